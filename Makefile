@@ -1,0 +1,56 @@
+# Everything a contributor or a machine runs has a word here. Needs make and Python 3.11 or newer, nothing else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench crash clauses diagram clean
+
+help: ## list these words
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Holdfast needs Python 3.11 or newer, and '$(PYTHON)' is not. Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv \
+		|| { rm -rf .venv; echo "No virtual environment could be made. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(READY): pyproject.toml | $(BIN)/python
+	@echo "installing into .venv"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[postgres,dev]'
+	@touch $@
+
+run: $(READY) ## the first run, end to end
+	@$(BIN)/python examples/first_run.py
+
+test: $(READY) ## all tests but the slow ones; ARGS="-k claim" narrows
+	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+check: $(READY) ## lint, format, types, floors, sizes, clauses
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tools.sizes
+	@$(BIN)/python -m tools.clauses --check
+
+format: $(READY) ## repair what ruff can repair
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## measure, printed as ratios
+	@$(BIN)/python -m benchmarks.group_commit $(ARGS)
+
+crash: $(READY) ## the longer fault suites
+	@$(BIN)/pytest -m slow $(ARGS)
+
+clauses: $(READY) ## regenerate docs/clauses.md
+	@$(BIN)/python -m tools.clauses --write
+
+diagram: $(READY) ## regenerate docs/run-states.md
+	@$(BIN)/python -m tools.diagram
+
+clean: ## remove what the words above made
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

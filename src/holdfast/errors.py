@@ -1,0 +1,73 @@
+"""Every error a caller can meet: one base class, one stable `code` each, a sentence that says what to do.
+
+    HoldfastError
+    ├── Conflict         someone else was first, or the same key was used for something else
+    ├── LeaseLost        the caller no longer holds its claim
+    ├── NotFound         no such run, revision or session for this caller
+    ├── InvalidEntry     the journal holds, or was offered, an entry that cannot be read
+    ├── InvalidValue     a value or an id that cannot be stored
+    ├── StorageError     a scoped-storage call broke its rules
+    └── DatabaseError    the database is away, refuses us, or is not fit for use
+
+Expected answers are return values; these are for broken assumptions. Driver errors never leave `store/`.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Base of all errors. `code` is stable and safe to branch on; the text is for people."""
+
+    code = "holdfast_error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class Conflict(HoldfastError):
+    """The write was refused because the world had moved on. Nothing was written; read again, then decide."""
+
+    code = "conflict"
+
+
+class LeaseLost(HoldfastError):
+    """The caller no longer holds the claim. Stop, drop the result, do not retry."""
+
+    code = "stale_claim"
+
+
+class NotFound(HoldfastError):
+    """There is no such thing, or it belongs to someone else. Check the id."""
+
+    code = "not_found"
+
+
+class InvalidEntry(HoldfastError):
+    """A journal entry is corrupt, unknown or out of sequence. The thread is not read past it."""
+
+    code = "invalid_entry"
+
+    def __init__(self, message: str, *, code: str | None = None, thread: str = "", rev: int = 0) -> None:
+        super().__init__(message, code=code)
+        self.thread = thread
+        self.rev = rev
+
+
+class InvalidValue(HoldfastError, ValueError):
+    """A value or id that can never be stored. Nothing was written; correct it and call again."""
+
+    code = "invalid_value"
+
+
+class StorageError(HoldfastError):
+    """A scoped-storage call broke a rule of its tick."""
+
+    code = "storage_error"
+
+
+class DatabaseError(HoldfastError):
+    """The database is away or refused the work. Committed work is safe; try again when it is back."""
+
+    code = "database_unavailable"

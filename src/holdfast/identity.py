@@ -1,0 +1,61 @@
+"""Ids: how they are made (UUIDv7, in this one place) and which ones are accepted."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from uuid import UUID
+
+from holdfast import ambient
+from holdfast.errors import InvalidValue
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
+_KEY = re.compile(r"[A-Za-z0-9_.:@/#\[\]-]{0,255}")
+_FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
+
+
+def new_id() -> str:
+    """A UUIDv7: unique, and ordered by the time it was made, so indexes grow at one end."""
+    milliseconds = ambient.wall_us() // 1_000
+    random = ambient.random_bits(74)
+    value = (milliseconds & ((1 << 48) - 1)) << 80 | 7 << 76 | (random >> 62) << 64 | 2 << 62 | random & ((1 << 62) - 1)
+    return str(UUID(int=value))
+
+
+def check_id(value: object, name: str) -> str:
+    """The id itself, or `InvalidValue` (`invalid_id`) that names the argument and the rule."""
+    if isinstance(value, str) and _ID.fullmatch(value):
+        return value
+    raise InvalidValue(
+        f"{name} must be 1 to 128 letters, digits or any of _ . : @ - and start with a letter or digit; got {_shown(value)}",
+        code="invalid_id",
+    )
+
+
+def check_runnable_key(value: object) -> str:
+    """Keys of work items. The empty key is the run's own tick."""
+    if isinstance(value, str) and _KEY.fullmatch(value):
+        return value
+    raise InvalidValue(
+        f"runnable_key may hold letters, digits and _ . : @ / # [ ] - only; got {_shown(value)}", code="invalid_id"
+    )
+
+
+def check_name(value: object, name: str, *, longest: int = 256) -> str:
+    """Free names (signals, steps, keys, threads): any text of a sane length without NUL or lone surrogates."""
+    if isinstance(value, str) and 0 < len(value) <= longest and not _FORBIDDEN.search(value):
+        return value
+    raise InvalidValue(
+        f"{name} must be 1 to {longest} characters without NUL or lone surrogates; got {_shown(value)}",
+        code="invalid_id",
+    )
+
+
+def token_hash(token: str) -> str:
+    """What the journal and the tables know of a claim token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,518 @@
+"""`evolve`: fold one fact into a run's state.
+
+Total and pure. A fact that cannot be accepted (stale claim, later than terminal, conflicting duplicate) changes
+nothing but `anomalies`; a duplicate of an accepted fact changes nothing at all. Every rule about what a run may do
+next stands here, so a refold of the journal judges exactly as the commit did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from holdfast.protocol import facts
+from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.state import (
+    NEVER,
+    TERMINAL,
+    Boundary,
+    Child,
+    Claim,
+    KeyUse,
+    Refusal,
+    Runnable,
+    RunState,
+    Signal,
+    Status,
+    Tick,
+    Work,
+)
+from holdfast.protocol.values import digest, fingerprint
+
+SETTLED_OUTCOMES = frozenset({"ok", "continue", "wait", "retry"})
+ACTIONS = {"pause": frozenset({"resume"}), "approval": frozenset({"approve", "reject"})}
+
+
+def evolve(state: RunState, fact: Fact, at: int) -> RunState:
+    """The run after this fact, entered at this instant."""
+    state = replace(state, rev=state.rev + 1, at=at)
+    if not state.exists and not isinstance(fact, facts.RunCreated):
+        return _refuse(state, fact, "malformed_entry")
+    if state.terminal and type(fact) not in _AFTER_THE_END:
+        return _refuse(state, fact, "terminal_run")
+    return _restatus(_HANDLERS[type(fact)](state, fact, at))
+
+
+def fold(state: RunState, entries: Iterable[tuple[Fact, int]]) -> RunState:
+    """The run after these facts, each with its instant."""
+    for fact, at in entries:
+        state = evolve(state, fact, at)
+    return state
+
+
+def judge_fence(state: RunState, key: str, claim_id: str, token_hash: str | None, at: int) -> str | None:
+    """Why this claim may not act now, or None if it may. The lease's end itself is too late."""
+    work = state.work.get(key)
+    claim = work.claim if work else None
+    if claim is None or claim.claim_id != claim_id or (token_hash is not None and claim.token_hash != token_hash):
+        return "stale_claim"
+    return None if at < claim.lease_until else "expired_claim"
+
+
+def judge_repeat(state: RunState, claim_id: str, result_digest: str | None) -> str | None:
+    """What became of a claim that is no longer open: `repeat` of the same result, another result, or unknown."""
+    tick = state.ticks.get(claim_id)
+    if tick is None or tick.result_digest is None:
+        return None
+    return "repeat" if tick.result_digest == result_digest else "conflicting_completion"
+
+
+def _refuse(state: RunState, fact: Fact, reason: str) -> RunState:
+    return state.refuse(
+        Refusal(
+            reason=reason,
+            entry_kind=fact.kind,
+            rev=state.rev,
+            runnable_key=getattr(fact, "runnable_key", ROOT),
+            claim_id=getattr(fact, "claim_id", None) or getattr(fact, "tick_id", None) or "",
+            step=getattr(fact, "step", ""),
+        )
+    )
+
+
+def _restatus(state: RunState) -> RunState:
+    status = state.status if state.terminal else _resting_status(state)
+    return state if status == state.status else replace(state, status=status)
+
+
+def _resting_status(state: RunState) -> Status:
+    if state.boundary:
+        return "paused"
+    items = state.work.values()
+    if any(work.claim for work in items):
+        return "active"
+    if any(not work.waiting for work in items):
+        return "pending"
+    return "waiting" if state.work else "idle"
+
+
+def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
+    body_digest = digest(fact.kind, facts.encode(fact)).hex()
+    if state.exists:
+        return state if state.created_digest == body_digest else _refuse(state, fact, "conflicting_runnable_intent")
+    state = replace(
+        state,
+        session_id=fact.session_id,
+        user_id=fact.user_id,
+        clog_id=fact.clog_id,
+        queue=fact.queue,
+        mode=fact.mode,
+        lane=fact.lane,
+        priority=fact.priority,
+        max_attempts=fact.max_attempts,
+        backoff_us=fact.backoff_us,
+        backoff_max_us=fact.backoff_max_us,
+        max_deliveries=fact.max_deliveries,
+        resumable=fact.resumable,
+        parent_run_id=fact.parent.run_id if fact.parent else None,
+        created_digest=body_digest,
+        created_at=at,
+    )
+    if not fact.has_input:
+        return state
+    visible_at = at + fact.delay_us
+    state = replace(state, wake_at=visible_at if fact.delay_us else None)
+    return state.with_work(Work(visible_at=visible_at, input_rev=state.rev))
+
+
+def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
+    work = state.work.get(fact.runnable_key)
+    refusal = _judge_claim(state, work, fact, at)
+    if refusal:
+        return _refuse(state, fact, refusal)
+    assert work is not None
+    if work.claim:
+        if work.claim.claim_id == fact.claim_id:
+            return state
+        state = _close_tick(state, work.claim.claim_id, "abandoned")
+    tick = Tick(tick_id=fact.claim_id, key=work.key, claimed_rev=state.rev, started_at=at)
+    state = replace(state, ticks=state.ticks.set(tick.tick_id, tick), started_at=_first(state.started_at, at))
+    if work.key == ROOT:
+        state = replace(state, wake_at=None)
+    claim = Claim(fact.claim_id, fact.token_hash, fact.owner_id, at + fact.lease_us)
+    return state.with_work(replace(work, claim=claim, waiting=False, deliveries=work.deliveries + 1))
+
+
+def _judge_claim(state: RunState, work: Work | None, fact: facts.AttemptClaimed, at: int) -> str | None:
+    if work is None:
+        return "terminal_attempt" if _is_over(state, fact.runnable_key) else "unknown_runnable_intent"
+    if work.claim and work.claim.claim_id == fact.claim_id and work.claim.token_hash == fact.token_hash:
+        return None
+    if fact.claim_id in state.ticks:
+        return "stale_claim"
+    if state.boundary:
+        return "active_manual_step"
+    if work.claim and at < work.claim.lease_until:
+        return "active_claim"
+    return "attempt_not_visible" if at < work.visible_at else None
+
+
+def _is_over(state: RunState, key: str) -> bool:
+    runnable = state.runnables.get(key)
+    return runnable is not None and runnable.status in ("completed", "failed")
+
+
+def _heartbeat(state: RunState, fact: facts.AttemptHeartbeat, at: int) -> RunState:
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.token_hash, at)
+    if refusal:
+        return _refuse(state, fact, refusal)
+    work = state.work[fact.runnable_key]
+    assert work.claim is not None
+    return state.with_work(replace(work, claim=replace(work.claim, lease_until=at + fact.lease_us)))
+
+
+def _settled(state: RunState, fact: facts.TickSettled, at: int) -> RunState:
+    if fact.runnable_key != ROOT or fact.outcome not in SETTLED_OUTCOMES:
+        return _refuse(state, fact, "malformed_entry")
+    verdict = _judge_result(state, fact, at)
+    if verdict:
+        return state if verdict == "repeat" else _refuse(state, fact, verdict)
+    work = replace(state.work[ROOT], claim=None, deliveries=0)
+    state = _close_tick(state, fact.claim_id, fact.outcome, fact.result_digest)
+    if fact.outcome == "retry":
+        return _try_again(state, work, fact, at)
+    state = replace(_consume(state, fact.claim_id), last_error=None, error_kind=None, wake_at=None)
+    return _deliver_mail(_rest(state, replace(work, attempt=0), fact, at), at)
+
+
+def _try_again(state: RunState, work: Work, fact: facts.TickSettled, at: int) -> RunState:
+    visible_at = at + (fact.delay_us or 0)
+    state = replace(state, wake_at=visible_at, last_error=fact.error, error_kind=fact.error_kind)
+    return state.with_work(replace(work, attempt=work.attempt + 1, visible_at=visible_at, waiting=False))
+
+
+def _rest(state: RunState, work: Work, fact: facts.TickSettled, at: int) -> RunState:
+    if fact.outcome == "ok":
+        return replace(state.without_work(ROOT), attempt=0, deliveries=0, input_rev=None)
+    if fact.outcome == "continue":
+        return state.with_work(replace(work, visible_at=at, waiting=False, input_rev=state.rev))
+    if fact.until_us is not None:
+        visible_at = fact.until_us
+    else:
+        visible_at = at + fact.delay_us if fact.delay_us is not None else NEVER
+    state = replace(state, wake_at=None if visible_at == NEVER else visible_at)
+    return state.with_work(replace(work, visible_at=visible_at, waiting=True, input_rev=None))
+
+
+def _consume(state: RunState, tick_id: str) -> RunState:
+    """The input of the tick that just ended is spent. A signal's row remembers which tick took it."""
+    seq = state.input_rev
+    if seq is None or seq not in state.mailbox:
+        return state
+    spent = replace(state.signals[seq], tick_id=tick_id)
+    left = tuple(waiting for waiting in state.mailbox if waiting != seq)
+    return replace(state, mailbox=left, signals=state.signals.set(seq, spent))
+
+
+def _deliver_mail(state: RunState, at: int) -> RunState:
+    """Bind the oldest waiting signal to the next tick, unless an input is bound already or a person is asked first."""
+    root = state.work.get(ROOT)
+    if not state.mailbox or state.boundary or (root and not (root.waiting and root.claim is None)):
+        return state
+    return replace(state, wake_at=None).with_work(Work(visible_at=at, input_rev=state.mailbox[0]))
+
+
+def _abandoned(state: RunState, fact: facts.TickAbandoned, at: int) -> RunState:
+    if fact.reason == "retry":
+        return state
+    if fact.reason not in ("expired", "released"):
+        return _refuse(state, fact, "malformed_entry")
+    tick = state.ticks.get(fact.tick_id)
+    if tick and tick.outcome in ("abandoned", "released"):
+        return state
+    token_hash = fact.token_hash if fact.reason == "released" else None
+    verdict = judge_fence(state, fact.runnable_key, fact.tick_id, token_hash, at)
+    if fact.reason == "released":
+        return _refuse(state, fact, verdict) if verdict else _release(state, fact.runnable_key, at)
+    if verdict != "expired_claim":
+        return _refuse(state, fact, verdict or "active_claim")
+    work = state.work[fact.runnable_key]
+    return _close_tick(state, fact.tick_id, "abandoned").with_work(replace(work, claim=None))
+
+
+def _release(state: RunState, key: str, at: int) -> RunState:
+    """Give the claim back as if it had never been taken: at once claimable, no delivery counted."""
+    work = state.work[key]
+    assert work.claim is not None
+    state = _close_tick(state, work.claim.claim_id, "released")
+    return state.with_work(replace(work, claim=None, visible_at=at, deliveries=max(work.deliveries - 1, 0)))
+
+
+def _terminal(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:
+    if state.terminal:
+        same = fact.claim_id and judge_repeat(state, fact.claim_id, fact.result_digest) == "repeat"
+        return state if same else _refuse(state, fact, "terminal_run")
+    if fact.status not in TERMINAL:
+        return _refuse(state, fact, "malformed_entry")
+    if fact.claim_id is not None:
+        verdict = _judge_result(state, fact, at)
+        if verdict:
+            return state if verdict == "repeat" else _refuse(state, fact, verdict)
+        state = _close_tick(state, fact.claim_id, fact.outcome or fact.status, fact.result_digest)
+        if fact.status != "cancelled":
+            state = _consume(state, fact.claim_id)
+    return _end(state, fact, at)
+
+
+def _end(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:
+    """Fence everything that is left: no work, no boundary, no open tick."""
+    for work in state.work.values():
+        if work.claim and work.claim.claim_id != fact.claim_id:
+            state = _close_tick(state, work.claim.claim_id, "fenced")
+    done = fact.status == "done"
+    attempt = state.attempt + 1 if fact.outcome == "retry" else state.attempt
+    return replace(
+        state,
+        status=cast(Status, fact.status),
+        finished_at=at,
+        attempt=0 if done else attempt,
+        deliveries=0,
+        output_rev=state.rev if done else None,
+        last_error=fact.error,
+        error_kind=fact.error_kind,
+        input_rev=None,
+        wake_at=None,
+        boundary=None,
+        work=type(state.work)(),
+    )
+
+
+def _signal(state: RunState, fact: facts.SignalReceived, at: int) -> RunState:
+    if fact.signal_id in state.signal_ids:
+        return state
+    signal = Signal(seq=state.rev, signal_id=fact.signal_id, name=fact.name, has_input=fact.has_input)
+    state = replace(
+        _remember_key(state, fact),
+        mailbox=(*state.mailbox, signal.seq),
+        signals=state.signals.set(signal.seq, signal),
+        signal_ids=state.signal_ids.set(signal.signal_id, signal.seq),
+    )
+    if state.terminal:
+        return state
+    root = state.work.get(ROOT)
+    if fact.interrupt and root and root.claim is None and not root.waiting and not state.boundary:
+        state = replace(state, wake_at=None).with_work(replace(root, visible_at=at))
+    return _deliver_mail(state, at)
+
+
+def _cancel(state: RunState, fact: facts.CancelRequested, at: int) -> RunState:
+    return replace(state, cancel_requested_at=_first(state.cancel_requested_at, at))
+
+
+def _paused(state: RunState, fact: facts.ManualStepPaused, at: int) -> RunState:
+    if fact.boundary not in ACTIONS:
+        return _refuse(state, fact, "malformed_entry")
+    if state.boundary:
+        same = (state.boundary.step, state.boundary.kind) == (fact.step, fact.boundary)
+        return state if same else _refuse(state, fact, "active_manual_step")
+    expires_at = None if fact.expires_us is None else at + fact.expires_us
+    return replace(state, boundary=Boundary(step=fact.step, kind=fact.boundary, rev=state.rev, expires_at=expires_at))
+
+
+def _resolved(state: RunState, fact: facts.ManualStepResolved, at: int) -> RunState:
+    boundary = state.boundary
+    if boundary is None or boundary.step != fact.step or fact.action not in ACTIONS[boundary.kind]:
+        return _refuse(state, fact, "stale_manual_resolution")
+    return _deliver_mail(replace(_remember_key(state, fact), boundary=None), at)
+
+
+def _child_started(state: RunState, fact: facts.ChildRunStarted, at: int) -> RunState:
+    logical = (fact.step, fact.clog_id, fact.child_key)
+    known = state.children.get(fact.child_run_id)
+    if known and (known.step, known.clog_id, known.child_key) == logical:
+        return state
+    if known or state.child_ids.get(logical, fact.child_run_id) != fact.child_run_id:
+        return _refuse(state, fact, "conflicting_child_run")
+    child = Child(
+        child_run_id=fact.child_run_id,
+        clog_id=fact.clog_id,
+        child_key=fact.child_key,
+        step=fact.step,
+        started_rev=state.rev,
+    )
+    children = state.children.set(child.child_run_id, child)
+    return replace(state, children=children, child_ids=state.child_ids.set(logical, child.child_run_id))
+
+
+def _child_finished(state: RunState, fact: facts.ChildRunFinished, at: int) -> RunState:
+    child = state.children.get(fact.child_run_id)
+    if child is None or fact.status not in TERMINAL or child.status not in (None, fact.status):
+        return _refuse(state, fact, "conflicting_child_run")
+    if child.status is not None:
+        return state
+    finished = replace(child, status=fact.status, finished_rev=state.rev)
+    return replace(state, children=state.children.set(child.child_run_id, finished))
+
+
+def _planned(state: RunState, fact: facts.RunnablePlanned, at: int) -> RunState:
+    known = state.runnables.get(fact.runnable_key)
+    if fact.runnable_key == ROOT:
+        return _refuse(state, fact, "malformed_entry")
+    if known and known.planned_rev is not None:
+        return state if known.step == fact.step else _refuse(state, fact, "conflicting_runnable_intent")
+    runnable = known or Runnable(key=fact.runnable_key, step=fact.step)
+    return _with_runnable(state, replace(runnable, planned_rev=state.rev))
+
+
+def _scheduled(state: RunState, fact: facts.AttemptScheduled, at: int) -> RunState:
+    if fact.runnable_key == ROOT:
+        return _refuse(state, fact, "malformed_entry")
+    intent = fingerprint([fact.step, fact.idempotency_key, fact.attempt, fact.input, fact.delay_us])
+    known = state.runnables.get(fact.runnable_key)
+    if known and known.intent_digest == intent:
+        return state
+    if known and (known.intent_digest is not None or known.step != fact.step):
+        return _refuse(state, fact, "conflicting_runnable_intent")
+    runnable = known or Runnable(key=fact.runnable_key, step=fact.step)
+    scheduled = replace(runnable, status="scheduled", scheduled_rev=state.rev, intent_digest=intent)
+    work = Work(
+        key=fact.runnable_key,
+        step=fact.step,
+        visible_at=at + fact.delay_us,
+        attempt=fact.attempt,
+        input_rev=state.rev,
+    )
+    return _with_runnable(state, scheduled).with_work(work)
+
+
+def _completed(state: RunState, fact: facts.AttemptCompleted, at: int) -> RunState:
+    runnable = state.runnables.get(fact.runnable_key)
+    if runnable is None:
+        return _refuse(state, fact, "unknown_runnable_intent")
+    verdict = _judge_result(state, fact, at)
+    if verdict:
+        return state if verdict == "repeat" else _refuse(state, fact, verdict)
+    state = _close_tick(state, fact.claim_id, "completed", fact.result_digest).without_work(fact.runnable_key)
+    return _with_runnable(
+        state, replace(runnable, status="completed", result_digest=fact.result_digest, result_rev=state.rev)
+    )
+
+
+def _failed(state: RunState, fact: facts.AttemptFailed, at: int) -> RunState:
+    runnable = state.runnables.get(fact.runnable_key)
+    if runnable is None:
+        return _refuse(state, fact, "unknown_runnable_intent")
+    verdict = _judge_result(state, fact, at)
+    if verdict:
+        conflict = "conflicting_failure" if verdict == "conflicting_completion" else verdict
+        return state if verdict == "repeat" else _refuse(state, fact, conflict)
+    work = state.work[fact.runnable_key]
+    state = _close_tick(state, fact.claim_id, "failed", fact.result_digest)
+    if fact.retry_delay_us is None:
+        return _with_runnable(state.without_work(work.key), replace(runnable, status="failed", result_rev=state.rev))
+    again = replace(work, claim=None, attempt=work.attempt + 1, deliveries=0, visible_at=at + fact.retry_delay_us)
+    return _with_runnable(state, replace(runnable, status="retry_scheduled")).with_work(again)
+
+
+def _applied(state: RunState, fact: facts.RunnableApplied, at: int) -> RunState:
+    runnable = state.runnables.get(fact.runnable_key)
+    if runnable is None:
+        return _refuse(state, fact, "unknown_runnable_intent")
+    if runnable.status != "completed":
+        return _refuse(state, fact, "result_not_completed")
+    if runnable.result_digest != fact.result_digest:
+        return _refuse(state, fact, "conflicting_completion")
+    if runnable.applied_rev is not None:
+        return state
+    return _with_runnable(state, replace(runnable, applied_rev=state.rev))
+
+
+def _wakeup(state: RunState, fact: facts.LiveWakeupEmitted, at: int) -> RunState:
+    return state if fact.runnable_key in state.work else _refuse(state, fact, "unknown_runnable_intent")
+
+
+def _anomaly(state: RunState, fact: facts.Anomaly, at: int) -> RunState:
+    return state.refuse(
+        Refusal(
+            reason=fact.reason,
+            entry_kind=fact.entry_kind,
+            rev=state.rev,
+            runnable_key=fact.runnable_key,
+            claim_id=fact.claim_id,
+            step=fact.step,
+        )
+    )
+
+
+def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
+    """The library speaks freely; a handler only while it holds its claim."""
+    if fact.tick_id is None:
+        return state
+    refusal = judge_fence(state, fact.runnable_key, fact.tick_id, fact.token_hash, at)
+    return _refuse(state, fact, refusal) if refusal else state
+
+
+def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
+    for key, work in state.work.items():
+        if work.claim:
+            state = _release(state, key, at)
+    return state
+
+
+def _judge_result(state: RunState, fact: Any, at: int) -> str | None:
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.token_hash, at)
+    if refusal is None:
+        return None
+    return judge_repeat(state, fact.claim_id, fact.result_digest) or refusal
+
+
+def _close_tick(state: RunState, tick_id: str, outcome: str, result_digest: str | None = None) -> RunState:
+    tick = state.ticks.get(tick_id)
+    if tick is None:
+        return state
+    closed = replace(tick, outcome=outcome, result_digest=result_digest, settled_rev=state.rev)
+    return replace(state, ticks=state.ticks.set(tick_id, closed))
+
+
+def _remember_key(state: RunState, fact: Any) -> RunState:
+    if fact.key is None or fact.key in state.keys:
+        return state
+    return replace(state, keys=state.keys.set(fact.key, KeyUse(fact.key_digest or "", state.rev)))
+
+
+def _with_runnable(state: RunState, runnable: Runnable) -> RunState:
+    return replace(state, runnables=state.runnables.set(runnable.key, runnable))
+
+
+def _first(known: int | None, at: int) -> int:
+    return at if known is None else known
+
+
+_HANDLERS: dict[type[Fact], Callable[[RunState, Any, int], RunState]] = {
+    facts.RunCreated: _created,
+    facts.AttemptClaimed: _claimed,
+    facts.AttemptHeartbeat: _heartbeat,
+    facts.TickSettled: _settled,
+    facts.TickAbandoned: _abandoned,
+    facts.RunTerminal: _terminal,
+    facts.SignalReceived: _signal,
+    facts.CancelRequested: _cancel,
+    facts.ManualStepPaused: _paused,
+    facts.ManualStepResolved: _resolved,
+    facts.ChildRunStarted: _child_started,
+    facts.ChildRunFinished: _child_finished,
+    facts.RunnablePlanned: _planned,
+    facts.AttemptScheduled: _scheduled,
+    facts.AttemptCompleted: _completed,
+    facts.AttemptFailed: _failed,
+    facts.RunnableApplied: _applied,
+    facts.LiveWakeupEmitted: _wakeup,
+    facts.Anomaly: _anomaly,
+    facts.Event: _event,
+    facts.RunForked: _forked,
+}
+
+_AFTER_THE_END = frozenset({facts.SignalReceived, facts.RunTerminal, facts.Anomaly, facts.RunCreated})
+"""Kinds that judge for themselves once the run is over: none of them changes how it ended."""

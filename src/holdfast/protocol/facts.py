@@ -1,0 +1,378 @@
+"""Every fact that can stand in a run's journal.
+
+A fact is what happened, never what to do. It holds durations, not instants: the store stamps each entry with one
+instant, and everything is counted from there. Fields without a default are required; `required_fields` shows them
+as a table. A fact's kind is the name in `KINDS`; its body carries its version as `v`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from holdfast.errors import InvalidEntry
+from holdfast.protocol.values import canonical
+
+Duration = Annotated[int, msgspec.Meta(ge=0, le=1 << 56)]
+"""Microseconds; the bound (over two thousand years) keeps every sum with an instant inside 63 bits."""
+Instant = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Priority = Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)]
+
+VERSION = 1
+ROOT = ""
+"""The key of a run's own work item. Workflow steps have keys of their own."""
+
+
+def _version() -> int:
+    return VERSION
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened to a run."""
+
+    kind: ClassVar[str] = ""
+    v: int = msgspec.field(default_factory=_version)
+
+
+class Fenced(Fact, frozen=True, kw_only=True):
+    """A fact that only the holder of a claim may add, and only while its lease lasts."""
+
+    runnable_key: str = ROOT
+    claim_id: str
+    token_hash: str
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a child run comes from."""
+
+    run_id: str
+    child_key: str
+    step: str = ""
+    runnable_key: str = ROOT
+    attempt: Count = 0
+
+
+class RunCreated(Fact, frozen=True, kw_only=True):
+    """The run exists. With an input its first tick is due at once; without one it rests."""
+
+    kind: ClassVar[str] = "run_created"
+    session_id: str
+    clog_id: str
+    user_id: str = "local"
+    queue: str = "default"
+    mode: str = "session"
+    lane: str | None = None
+    priority: Priority = 0
+    max_attempts: Count = 3
+    backoff_us: Duration = 1_000_000
+    backoff_max_us: Duration = 60_000_000
+    max_deliveries: Count = 5
+    resumable: bool = True
+    delay_us: Duration = 0
+    has_input: bool = False
+    input: Any = None
+    parent: Parent | None = None
+    replayed_from: str | None = None
+    key: str | None = None
+    key_digest: str | None = None
+    metadata: dict[str, Any] = {}
+    repaired: bool = False
+
+
+class AttemptClaimed(Fenced, frozen=True, kw_only=True):
+    """A worker may work on the item until its lease ends. The token itself never reaches the disk."""
+
+    kind: ClassVar[str] = "attempt_claimed"
+    owner_id: str
+    lease_us: Duration
+    attempt: Count = 0
+
+
+class AttemptHeartbeat(Fenced, frozen=True, kw_only=True):
+    """The holder is alive: the lease starts anew."""
+
+    kind: ClassVar[str] = "attempt_heartbeat"
+    lease_us: Duration
+
+
+class TickSettled(Fenced, frozen=True, kw_only=True):
+    """A tick ended and the run goes on: `ok` rests, `continue` and `retry` run again, `wait` sleeps."""
+
+    kind: ClassVar[str] = "tick_settled"
+    outcome: str
+    result_digest: str
+    has_input: bool = False
+    input: Any = None
+    until_us: Instant | None = None
+    delay_us: Duration | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    repaired: bool = False
+
+
+class TickAbandoned(Fact, frozen=True, kw_only=True):
+    """A tick ended without an outcome (`expired`, `released`) or is tried again (`retry`).
+
+    Readers drop the handler's events from `from_seq` on that carry this tick and lie in no kept range.
+    """
+
+    kind: ClassVar[str] = "tick_abandoned"
+    tick_id: str
+    from_seq: Count
+    reason: str
+    runnable_key: str = ROOT
+    token_hash: str | None = None
+    keep: list[list[int]] = []
+
+
+class RunTerminal(Fact, frozen=True, kw_only=True):
+    """The run is over. Nothing that follows changes it. With a claim it is also the end of that tick."""
+
+    kind: ClassVar[str] = "run_terminal"
+    status: str
+    outcome: str | None = None
+    output: Any = None
+    error: str | None = None
+    error_kind: str | None = None
+    runnable_key: str = ROOT
+    claim_id: str | None = None
+    token_hash: str | None = None
+    result_digest: str | None = None
+    repaired: bool = False
+
+
+class SignalReceived(Fact, frozen=True, kw_only=True):
+    """Someone sent the run an input. It waits in the mailbox until a tick consumes it."""
+
+    kind: ClassVar[str] = "signal_received"
+    signal_id: str
+    name: str | None = None
+    has_input: bool = False
+    input: Any = None
+    key: str | None = None
+    key_digest: str | None = None
+    interrupt: bool = False
+    repaired: bool = False
+
+
+class CancelRequested(Fact, frozen=True, kw_only=True):
+    """Someone wants the run to stop. The first request counts."""
+
+    kind: ClassVar[str] = "cancel_requested"
+    reason: str | None = None
+    actor: str | None = None
+    force: bool = False
+    repaired: bool = False
+
+
+class ManualStepPaused(Fact, frozen=True, kw_only=True):
+    """The run needs a person: `pause` waits for resume, `approval` for approve or reject."""
+
+    kind: ClassVar[str] = "manual_step_paused"
+    step: str
+    boundary: str
+    metadata: dict[str, Any] = {}
+    expires_us: Duration | None = None
+    repaired: bool = False
+
+
+class ManualStepResolved(Fact, frozen=True, kw_only=True):
+    """A person closed the open boundary."""
+
+    kind: ClassVar[str] = "manual_step_resolved"
+    step: str
+    action: str
+    actor: str | None = None
+    comment: str | None = None
+    edited: Any = None
+    key: str | None = None
+    key_digest: str | None = None
+    repaired: bool = False
+
+
+class ChildRunStarted(Fact, frozen=True, kw_only=True):
+    """The run asked for a child. `start` holds what the child is created from."""
+
+    kind: ClassVar[str] = "child_run_started"
+    child_run_id: str
+    clog_id: str
+    child_key: str
+    step: str = ""
+    runnable_key: str = ROOT
+    attempt: Count = 0
+    start: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    repaired: bool = False
+
+
+class ChildRunFinished(Fact, frozen=True, kw_only=True):
+    """A child of this run is over."""
+
+    kind: ClassVar[str] = "child_run_finished"
+    child_run_id: str
+    status: str
+    output: Any = None
+    error: str | None = None
+
+
+class RunnablePlanned(Fact, frozen=True, kw_only=True):
+    """A workflow step will run."""
+
+    kind: ClassVar[str] = "runnable_planned"
+    runnable_key: str
+    step: str
+    input: Any = None
+
+
+class AttemptScheduled(Fact, frozen=True, kw_only=True):
+    """A planned step, or its next attempt, may be claimed after the delay."""
+
+    kind: ClassVar[str] = "attempt_scheduled"
+    runnable_key: str
+    step: str
+    idempotency_key: str
+    attempt: Count = 0
+    input: Any = None
+    delay_us: Duration = 0
+
+
+class AttemptCompleted(Fenced, frozen=True, kw_only=True):
+    """A step has a result."""
+
+    kind: ClassVar[str] = "attempt_completed"
+    result_digest: str
+    result: Any = None
+    repaired: bool = False
+
+
+class AttemptFailed(Fenced, frozen=True, kw_only=True):
+    """A step's attempt failed; with `retry_delay_us` the next attempt is already due then."""
+
+    kind: ClassVar[str] = "attempt_failed"
+    error: str
+    result_digest: str
+    error_kind: str | None = None
+    retry_delay_us: Duration | None = None
+    repaired: bool = False
+
+
+class RunnableApplied(Fact, frozen=True, kw_only=True):
+    """A step's durable result became part of the run."""
+
+    kind: ClassVar[str] = "runnable_applied"
+    runnable_key: str
+    result_digest: str
+
+
+class LiveWakeupEmitted(Fact, frozen=True, kw_only=True):
+    """A notifier was told that work is due. A hint, never the truth."""
+
+    kind: ClassVar[str] = "live_wakeup_emitted"
+    runnable_key: str = ROOT
+
+
+class Anomaly(Fact, frozen=True, kw_only=True):
+    """A command was refused. The reason is one of `state.REASONS`; nothing else changed."""
+
+    kind: ClassVar[str] = "anomaly"
+    reason: str
+    entry_kind: str
+    runnable_key: str = ROOT
+    claim_id: str = ""
+    step: str = ""
+
+
+class Event(Fact, frozen=True, kw_only=True):
+    """Something a handler, or the library on its behalf, shows to whoever watches the run."""
+
+    kind: ClassVar[str] = "event"
+    type: str
+    data: Any = None
+    tick_id: str | None = None
+    runnable_key: str = ROOT
+    token_hash: str | None = None
+    attempt: Count = 0
+    repaired: bool = False
+
+
+class RunForked(Fact, frozen=True, kw_only=True):
+    """This run begins as a copy of another's first entries. A claim that was open there is open no more."""
+
+    kind: ClassVar[str] = "run_forked"
+    source_run_id: str
+    at_rev: Count
+
+
+KINDS: dict[str, type[Fact]] = {
+    cls.kind: cls
+    for cls in (
+        RunCreated,
+        AttemptClaimed,
+        AttemptHeartbeat,
+        TickSettled,
+        TickAbandoned,
+        RunTerminal,
+        SignalReceived,
+        CancelRequested,
+        ManualStepPaused,
+        ManualStepResolved,
+        ChildRunStarted,
+        ChildRunFinished,
+        RunnablePlanned,
+        AttemptScheduled,
+        AttemptCompleted,
+        AttemptFailed,
+        RunnableApplied,
+        LiveWakeupEmitted,
+        Anomaly,
+        Event,
+        RunForked,
+    )
+}
+
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    kind: tuple(field.name for field in msgspec.structs.fields(cls) if field.required) for kind, cls in KINDS.items()
+}
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(cls) for kind, cls in KINDS.items()}
+
+
+def required_fields(kind: str) -> tuple[str, ...]:
+    """The fields that an entry of this kind must carry, none of them null."""
+    return _REQUIRED[kind]
+
+
+def encode(fact: Fact) -> str:
+    """The canonical body of a fact whose values were cleaned."""
+    return canonical(fact)
+
+
+def decode(kind: str, body: str) -> Fact:
+    """The fact in a stored body. Unknown kinds, later versions, missing fields and wrong types raise `InvalidEntry`."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise InvalidEntry(f"unknown kind {kind!r}; it was written by a newer version, or is not a fact of a run")
+    try:
+        fact: Fact = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidEntry(f"the body of this {kind} cannot be read: {error}") from error
+    if fact.v != VERSION:
+        raise InvalidEntry(f"this {kind} has version {fact.v}, known is {VERSION}; upgrade holdfast to read it")
+    return fact
+
+
+def from_value(kind: str, data: Any) -> Fact:
+    """The fact in a caller's value, with an error that lists every missing field."""
+    if kind not in KINDS:
+        raise InvalidEntry(f"unknown kind {kind!r}; a run's thread takes {', '.join(sorted(KINDS))}")
+    if not isinstance(data, dict):
+        raise InvalidEntry(f"the data of a {kind} must be an object, got {type(data).__name__}")
+    missing = [name for name in required_fields(kind) if data.get(name) is None]
+    if missing:
+        raise InvalidEntry(f"this {kind} lacks {', '.join(missing)}")
+    try:
+        fact: Fact = msgspec.convert(data, KINDS[kind])
+    except msgspec.ValidationError as error:
+        raise InvalidEntry(f"this {kind} does not fit: {error}") from error
+    return fact

@@ -1,0 +1,256 @@
+"""The state of one run: what `decide` judges and `evolve` remembers.
+
+A `RunState` is either whole (folded from the first entry) or a slice (read from rows): the header, the work item
+concerned and the heads of the collections. Both are the same type, and every rule works on both.
+
+Times are microseconds since the epoch. A commit does not know its own instant before the database has its locks, so
+a change may be evolved at `PENDING`; times counted from it are negative until `resolved` puts the instant in.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from immutables import Map
+from msgspec.structs import replace
+
+from holdfast.protocol.facts import ROOT
+
+PENDING = -(1 << 62)
+"""The instant of a commit in the making: before every lease's end, after no visibility."""
+
+NEVER = 1 << 61
+"""A work item that only a signal, a child or a person makes due."""
+
+Status = Literal["idle", "pending", "active", "waiting", "paused", "done", "failed", "cancelled"]
+TERMINAL: frozenset[str] = frozenset({"done", "failed", "cancelled"})
+
+REASONS: frozenset[str] = frozenset(
+    {
+        "unknown_runnable_intent",
+        "conflicting_runnable_intent",
+        "attempt_not_visible",
+        "active_claim",
+        "stale_claim",
+        "expired_claim",
+        "terminal_attempt",
+        "terminal_run",
+        "conflicting_completion",
+        "conflicting_failure",
+        "result_not_completed",
+        "malformed_entry",
+        "active_manual_step",
+        "stale_manual_resolution",
+        "conflicting_child_run",
+    }
+)
+"""Why a fact was not accepted. Stable: people and programs branch on these words."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Someone's right to work on an item, until `lease_until`."""
+
+    claim_id: str
+    token_hash: str
+    owner_id: str
+    lease_until: int
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One claimable piece of a run: its next tick (`ROOT`) or a workflow step."""
+
+    key: str = ROOT
+    step: str = ""
+    visible_at: int
+    waiting: bool = False
+    attempt: int = 0
+    deliveries: int = 0
+    input_rev: int | None = None
+    claim: Claim | None = None
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """One handler call. `outcome` is None while it runs; `settled_rev` is the entry that ended it."""
+
+    tick_id: str
+    key: str = ROOT
+    claimed_rev: int
+    started_at: int
+    outcome: str | None = None
+    result_digest: str | None = None
+    settled_rev: int | None = None
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """An input from outside. `tick_id` names the tick whose outcome consumed it."""
+
+    seq: int
+    signal_id: str
+    name: str | None = None
+    has_input: bool = False
+    tick_id: str | None = None
+
+
+class Boundary(msgspec.Struct, frozen=True, kw_only=True):
+    """The open question to a person."""
+
+    step: str
+    kind: str
+    rev: int
+    expires_at: int | None = None
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that this run started. `status` is None until its end was recorded here."""
+
+    child_run_id: str
+    clog_id: str
+    child_key: str
+    step: str
+    started_rev: int
+    status: str | None = None
+    finished_rev: int | None = None
+
+
+class Runnable(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow step's way: planned → scheduled → completed or failed → applied."""
+
+    key: str
+    step: str
+    planned_rev: int | None = None
+    scheduled_rev: int | None = None
+    intent_digest: str | None = None
+    status: str = "planned"
+    result_digest: str | None = None
+    result_rev: int | None = None
+    applied_rev: int | None = None
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """A caller's idempotency key and the entry it made."""
+
+    body_digest: str
+    rev: int
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """An anomaly: which fact was not accepted, and where it stands."""
+
+    reason: str
+    entry_kind: str
+    rev: int
+    runnable_key: str = ROOT
+    claim_id: str = ""
+    step: str = ""
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """One run at one revision."""
+
+    run_id: str
+    session_id: str = ""
+    user_id: str = "local"
+    clog_id: str = ""
+    queue: str = "default"
+    mode: str = "session"
+    lane: str | None = None
+    priority: int = 0
+    max_attempts: int = 3
+    backoff_us: int = 1_000_000
+    backoff_max_us: int = 60_000_000
+    max_deliveries: int = 5
+    resumable: bool = True
+    parent_run_id: str | None = None
+    created_digest: str = ""
+
+    status: Status = "idle"
+    rev: int = 0
+    at: int = 0
+    attempt: int = 0
+    deliveries: int = 0
+    input_rev: int | None = None
+    output_rev: int | None = None
+    wake_at: int | None = None
+    last_error: str | None = None
+    error_kind: str | None = None
+    cancel_requested_at: int | None = None
+    created_at: int | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    boundary: Boundary | None = None
+
+    work: Map[str, Work] = Map()
+    mailbox: tuple[int, ...] = ()
+    signals: Map[int, Signal] = Map()
+    signal_ids: Map[str, int] = Map()
+    ticks: Map[str, Tick] = Map()
+    children: Map[str, Child] = Map()
+    child_ids: Map[tuple[str, str, str], str] = Map()
+    runnables: Map[str, Runnable] = Map()
+    keys: Map[str, KeyUse] = Map()
+    anomalies: Map[tuple[str, str], Refusal] = Map()
+
+    @property
+    def exists(self) -> bool:
+        return self.created_at is not None
+
+    @property
+    def terminal(self) -> bool:
+        return self.status in TERMINAL
+
+    def open_children(self) -> tuple[Child, ...]:
+        return tuple(child for child in self.children.values() if child.status is None)
+
+    def live_claims(self, now: int) -> tuple[Claim, ...]:
+        """The claims whose holders may still act. A lease holds until just before its end."""
+        return tuple(work.claim for work in self.work.values() if work.claim and now < work.claim.lease_until)
+
+    def with_work(self, work: Work) -> RunState:
+        """The item as it is now; the run's own counters mirror its own item."""
+        state = replace(self, work=self.work.set(work.key, work))
+        if work.key != ROOT:
+            return state
+        return replace(state, attempt=work.attempt, deliveries=work.deliveries, input_rev=work.input_rev)
+
+    def without_work(self, key: str) -> RunState:
+        return replace(self, work=self.work.delete(key)) if key in self.work else self
+
+    def refuse(self, refusal: Refusal) -> RunState:
+        """Nothing changes but `anomalies`, where the first of each (reason, claim) stays."""
+        where = (refusal.reason, refusal.claim_id)
+        return self if where in self.anomalies else replace(self, anomalies=self.anomalies.set(where, refusal))
+
+    def resolved(self, at: int) -> RunState:
+        """The state once the instant of its commit is known."""
+        return _resolve_state(self, at)
+
+
+def resolve(moment: int | None, at: int) -> int | None:
+    """A time that may still be counted from a pending instant."""
+    return moment if moment is None or moment >= 0 else moment - PENDING + at
+
+
+_MOMENTS = ("at", "wake_at", "cancel_requested_at", "created_at", "started_at", "finished_at")
+
+
+def _resolve_state(state: RunState, at: int) -> RunState:
+    changed: dict[str, object] = {}
+    for name in _MOMENTS:
+        moment = getattr(state, name)
+        if moment is not None and moment < 0:
+            changed[name] = resolve(moment, at)
+    if state.boundary and (state.boundary.expires_at or 0) < 0:
+        changed["boundary"] = replace(state.boundary, expires_at=resolve(state.boundary.expires_at, at))
+    changed["work"] = Map({key: _resolve_work(work, at) for key, work in state.work.items()})
+    changed["ticks"] = Map(
+        {key: replace(tick, started_at=resolve(tick.started_at, at)) for key, tick in state.ticks.items()}
+    )
+    return replace(state, **changed)
+
+
+def _resolve_work(work: Work, at: int) -> Work:
+    claim = work.claim
+    if claim and claim.lease_until < 0:
+        claim = replace(claim, lease_until=resolve(claim.lease_until, at))
+    return replace(work, visible_at=resolve(work.visible_at, at), claim=claim)
