@@ -49,10 +49,13 @@ class InvalidEntry(HoldfastError):
 
     code = "invalid_entry"
 
-    def __init__(self, message: str, *, code: str | None = None, thread: str = "", rev: int = 0) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, thread: str = "", rev: int = 0, position: int = 0
+    ) -> None:
         super().__init__(message, code=code)
         self.thread = thread
         self.rev = rev
+        self.position = position
 
 
 class InvalidValue(HoldfastError, ValueError):

@@ -27,7 +27,7 @@ def check_id(value: object, name: str) -> str:
     if isinstance(value, str) and _ID.fullmatch(value):
         return value
     raise InvalidValue(
-        f"{name} must be 1 to 128 letters, digits or any of _ . : @ - and start with a letter or digit; got {_shown(value)}",
+        f"{name} must be 1 to 128 letters, digits or _ . : @ - and begin with a letter or digit; got {_shown(value)}",
         code="invalid_id",
     )
 

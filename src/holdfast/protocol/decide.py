@@ -11,13 +11,14 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import InvalidValue
 from holdfast.moments import to_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.backoff import Backoff
 from holdfast.protocol.commands import ClaimCommand, Command
-from holdfast.protocol.evolve import ACTIONS, judge_fence, judge_repeat
+from holdfast.protocol.evolve import ACTIONS, judge_claim, judge_fence, judge_repeat
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
@@ -91,24 +92,25 @@ def _fence(state: RunState, command: ClaimCommand, now: int) -> str | None:
 
 def _create(state: RunState, command: commands.Create, now: int) -> Decision:
     if not state.exists:
-        return Decision(facts=(command.fact,))
+        # A thread without a run: the run was deleted, and an id is never used twice.
+        return Decision(refusal="id_reused") if state.created_digest else Decision(facts=(command.fact,))
     same = state.created_digest == digest(command.fact.kind, facts.encode(command.fact)).hex()
     return Decision(repeat_rev=1) if same else Decision(refusal="id_reused")
 
 
 def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
     """Take over: close the tick that lost its lease, then claim — or end a run that must not be tried again."""
-    work = state.work.get(command.runnable_key)
-    if state.terminal or state.boundary or work is None:
-        return Decision(refusal="unknown_runnable_intent")
-    if work.claim and now < work.claim.lease_until:
-        return Decision(refusal="active_claim")
-    if now < work.visible_at:
-        return Decision(refusal="attempt_not_visible")
+    if state.terminal:
+        return Decision(refusal="terminal_run")
+    refusal = judge_claim(state, command.runnable_key, command.claim_id, command.token_hash, now)
+    if refusal:
+        return Decision(refusal=refusal)
+    work = state.work[command.runnable_key]
     decided: list[Fact] = []
     if work.claim:
-        tick = state.ticks.get(work.claim.claim_id)
-        from_seq = tick.claimed_rev if tick else state.rev
+        from_seq = _claimed_rev(state, work.claim.claim_id)
+        if work.claim.claim_id == command.claim_id:
+            return Decision(repeat_rev=from_seq)
         decided.append(
             facts.TickAbandoned(tick_id=work.claim.claim_id, from_seq=from_seq, reason="expired", runnable_key=work.key)
         )
@@ -149,10 +151,10 @@ def _settle(state: RunState, command: commands.Settle, now: int) -> Decision:
         if known == "repeat":
             return Decision(repeat_rev=state.ticks[command.claim_id].settled_rev)
         return _refuse(state, known or refusal, "tick_settled", command)
-    if command.runnable_key != ROOT:
-        return _settle_step(state, command, result_digest)
     if state.cancel_requested_at is not None:
         return _end(state, [], _terminal(command, "cancelled", result_digest, error_kind="cancelled"))
+    if command.runnable_key != ROOT:
+        return _settle_step(state, command, result_digest)
     return _apply_outcome(state, command, command.outcome, result_digest)
 
 
@@ -189,16 +191,36 @@ def _retry(state: RunState, command: commands.Settle, outcome: Retry, result_dig
     if attempt >= state.max_attempts:
         terminal = _terminal(command, "failed", result_digest, outcome="retry", error=error, error_kind=outcome.kind)
         return _end(state, [], terminal)
-    policy = Backoff(state.backoff_us, state.backoff_max_us)
-    delay_us = policy.delay_us(attempt) if outcome.after is None else _microseconds(outcome.after)
+    delay_us = _retry_delay_us(state, outcome, attempt)
     settled = _settled(command, "retry", result_digest, delay_us=delay_us, error=error, error_kind=outcome.kind)
-    tick = state.ticks.get(command.claim_id)
-    if tick and tick.claimed_rev == state.rev:
-        return Decision(facts=(settled,))
-    # The tick has spoken since it was claimed; readers must not show its words beside those of the next try.
-    from_seq = tick.claimed_rev if tick else state.rev
-    dropped = facts.TickAbandoned(tick_id=command.claim_id, from_seq=from_seq, reason="retry", keep=command.keep)
-    return Decision(facts=(settled, dropped))
+    return Decision(facts=(settled, *_unsay(state, command)))
+
+
+def _retry_delay_us(state: RunState, outcome: Retry, attempt: int) -> int:
+    if outcome.after is not None:
+        return _microseconds(outcome.after)
+    return Backoff(state.backoff_us, state.backoff_max_us).delay_us(attempt)
+
+
+def _unsay(state: RunState, command: commands.Settle) -> tuple[Fact, ...]:
+    """A tick that spoke since it was claimed is marked: its words must not stand beside those of the next try."""
+    claimed_rev = _claimed_rev(state, command.claim_id)
+    if claimed_rev == state.rev:
+        return ()
+    dropped = facts.TickAbandoned(
+        tick_id=command.claim_id,
+        from_seq=claimed_rev,
+        reason="retry",
+        runnable_key=command.runnable_key,
+        keep=command.keep,
+    )
+    return (dropped,)
+
+
+def _claimed_rev(state: RunState, claim_id: str) -> int:
+    """Where the tick's own entries begin. A slice that does not show the tick has nothing of it to drop."""
+    tick = state.ticks.get(claim_id)
+    return tick.claimed_rev if tick else state.rev
 
 
 def _settle_step(state: RunState, command: commands.Settle, result_digest: str) -> Decision:
@@ -212,16 +234,12 @@ def _settle_step(state: RunState, command: commands.Settle, result_digest: str) 
         "repaired": command.repaired,
     }
     if isinstance(outcome, Retry | Fail):
-        work = state.work[command.runnable_key]
-        again = isinstance(outcome, Retry) and work.attempt + 1 < state.max_attempts
-        delay_us = None
-        if again and isinstance(outcome, Retry):
-            policy = Backoff(state.backoff_us, state.backoff_max_us)
-            delay_us = policy.delay_us(work.attempt + 1) if outcome.after is None else _microseconds(outcome.after)
-        failed = facts.AttemptFailed(
-            **fence, error=_capped(outcome.error), error_kind=outcome.kind, retry_delay_us=delay_us
-        )
-        return Decision(facts=(failed,))
+        attempt = state.work[command.runnable_key].attempt + 1
+        failed = facts.AttemptFailed(**fence, error=_capped(outcome.error), error_kind=outcome.kind)
+        if isinstance(outcome, Fail) or attempt >= state.max_attempts:
+            return Decision(facts=(failed,))
+        again = replace(failed, retry_delay_us=_retry_delay_us(state, outcome, attempt))
+        return Decision(facts=(again, *_unsay(state, command)))
     result = outcome.output if isinstance(outcome, Done) else None
     return Decision(facts=(facts.AttemptCompleted(**fence, result=result),))
 
@@ -253,7 +271,7 @@ def _release(state: RunState, command: commands.Release, now: int) -> Decision:
         return _refuse(state, refusal, "tick_abandoned", command)
     released = facts.TickAbandoned(
         tick_id=command.claim_id,
-        from_seq=tick.claimed_rev if tick else state.rev,
+        from_seq=_claimed_rev(state, command.claim_id),
         reason="released",
         runnable_key=command.runnable_key,
         token_hash=command.token_hash,
@@ -421,6 +439,7 @@ def _settled(command: commands.Settle, outcome: str, result_digest: str, **field
 def _terminal(command: commands.Settle, status: str, result_digest: str, **fields: Any) -> facts.RunTerminal:
     return facts.RunTerminal(
         status=status,
+        runnable_key=command.runnable_key,
         claim_id=command.claim_id,
         token_hash=command.token_hash,
         result_digest=result_digest,

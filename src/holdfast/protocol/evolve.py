@@ -28,6 +28,7 @@ from holdfast.protocol.state import (
     Status,
     Tick,
     Work,
+    counted,
 )
 from holdfast.protocol.values import digest, fingerprint
 
@@ -58,7 +59,7 @@ def judge_fence(state: RunState, key: str, claim_id: str, token_hash: str | None
     claim = work.claim if work else None
     if claim is None or claim.claim_id != claim_id or (token_hash is not None and claim.token_hash != token_hash):
         return "stale_claim"
-    return None if at < claim.lease_until else "expired_claim"
+    return None if claim.holds(at) else "expired_claim"
 
 
 def judge_repeat(state: RunState, claim_id: str, result_digest: str | None) -> str | None:
@@ -67,6 +68,27 @@ def judge_repeat(state: RunState, claim_id: str, result_digest: str | None) -> s
     if tick is None or tick.result_digest is None:
         return None
     return "repeat" if tick.result_digest == result_digest else "conflicting_completion"
+
+
+def judge_claim(state: RunState, key: str, claim_id: str, token_hash: str, at: int) -> str | None:
+    """Why the item may not be claimed now, or None if it may, or if this very claim holds it already."""
+    work = state.work.get(key)
+    if work is None:
+        return "terminal_attempt" if _is_over(state, key) else "unknown_runnable_intent"
+    if work.claim and work.claim.claim_id == claim_id and work.claim.token_hash == token_hash:
+        return None
+    if claim_id in state.ticks:
+        return "stale_claim"
+    if state.boundary:
+        return "active_manual_step"
+    if work.claim and work.claim.holds(at):
+        return "active_claim"
+    return "attempt_not_visible" if at < counted(work.visible_at, at) else None
+
+
+def _is_over(state: RunState, key: str) -> bool:
+    runnable = state.runnables.get(key)
+    return runnable is not None and runnable.status in ("completed", "failed")
 
 
 def _refuse(state: RunState, fact: Fact, reason: str) -> RunState:
@@ -118,6 +140,7 @@ def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
         resumable=fact.resumable,
         parent_run_id=fact.parent.run_id if fact.parent else None,
         created_digest=body_digest,
+        created_key=None if fact.key is None else (fact.key, fact.key_digest or ""),
         created_at=at,
     )
     if not fact.has_input:
@@ -128,11 +151,10 @@ def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
 
 
 def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
-    work = state.work.get(fact.runnable_key)
-    refusal = _judge_claim(state, work, fact, at)
+    refusal = judge_claim(state, fact.runnable_key, fact.claim_id, fact.token_hash, at)
     if refusal:
         return _refuse(state, fact, refusal)
-    assert work is not None
+    work = state.work[fact.runnable_key]
     if work.claim:
         if work.claim.claim_id == fact.claim_id:
             return state
@@ -143,25 +165,6 @@ def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
         state = replace(state, wake_at=None)
     claim = Claim(fact.claim_id, fact.token_hash, fact.owner_id, at + fact.lease_us)
     return state.with_work(replace(work, claim=claim, waiting=False, deliveries=work.deliveries + 1))
-
-
-def _judge_claim(state: RunState, work: Work | None, fact: facts.AttemptClaimed, at: int) -> str | None:
-    if work is None:
-        return "terminal_attempt" if _is_over(state, fact.runnable_key) else "unknown_runnable_intent"
-    if work.claim and work.claim.claim_id == fact.claim_id and work.claim.token_hash == fact.token_hash:
-        return None
-    if fact.claim_id in state.ticks:
-        return "stale_claim"
-    if state.boundary:
-        return "active_manual_step"
-    if work.claim and at < work.claim.lease_until:
-        return "active_claim"
-    return "attempt_not_visible" if at < work.visible_at else None
-
-
-def _is_over(state: RunState, key: str) -> bool:
-    runnable = state.runnables.get(key)
-    return runnable is not None and runnable.status in ("completed", "failed")
 
 
 def _heartbeat(state: RunState, fact: facts.AttemptHeartbeat, at: int) -> RunState:
@@ -207,13 +210,12 @@ def _rest(state: RunState, work: Work, fact: facts.TickSettled, at: int) -> RunS
 
 
 def _consume(state: RunState, tick_id: str) -> RunState:
-    """The input of the tick that just ended is spent. A signal's row remembers which tick took it."""
-    seq = state.input_rev
-    if seq is None or seq not in state.mailbox:
+    """The input of the tick that just ended is spent. A signal, always the mailbox's head, remembers who took it."""
+    seq = state.mailbox[0] if state.mailbox else None
+    if seq is None or seq != state.input_rev:
         return state
     spent = replace(state.signals[seq], tick_id=tick_id)
-    left = tuple(waiting for waiting in state.mailbox if waiting != seq)
-    return replace(state, mailbox=left, signals=state.signals.set(seq, spent))
+    return replace(state, mailbox=state.mailbox[1:], signals=state.signals.set(seq, spent))
 
 
 def _deliver_mail(state: RunState, at: int) -> RunState:
@@ -360,8 +362,10 @@ def _planned(state: RunState, fact: facts.RunnablePlanned, at: int) -> RunState:
     known = state.runnables.get(fact.runnable_key)
     if fact.runnable_key == ROOT:
         return _refuse(state, fact, "malformed_entry")
+    if known and known.step != fact.step:
+        return _refuse(state, fact, "conflicting_runnable_intent")
     if known and known.planned_rev is not None:
-        return state if known.step == fact.step else _refuse(state, fact, "conflicting_runnable_intent")
+        return state
     runnable = known or Runnable(key=fact.runnable_key, step=fact.step)
     return _with_runnable(state, replace(runnable, planned_rev=state.rev))
 

@@ -355,11 +355,9 @@ def decode(kind: str, body: str) -> Fact:
         raise InvalidEntry(f"unknown kind {kind!r}; it was written by a newer version, or is not a fact of a run")
     try:
         fact: Fact = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidEntry(f"the body of this {kind} cannot be read: {error}") from error
-    if fact.v != VERSION:
-        raise InvalidEntry(f"this {kind} has version {fact.v}, known is {VERSION}; upgrade holdfast to read it")
-    return fact
+    return _of_known_version(fact)
 
 
 def from_value(kind: str, data: Any) -> Fact:
@@ -375,4 +373,10 @@ def from_value(kind: str, data: Any) -> Fact:
         fact: Fact = msgspec.convert(data, KINDS[kind])
     except msgspec.ValidationError as error:
         raise InvalidEntry(f"this {kind} does not fit: {error}") from error
+    return _of_known_version(fact)
+
+
+def _of_known_version(fact: Fact) -> Fact:
+    if fact.v != VERSION:
+        raise InvalidEntry(f"this {fact.kind} has version {fact.v}, known is {VERSION}; upgrade holdfast to read it")
     return fact

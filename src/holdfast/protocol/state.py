@@ -56,6 +56,10 @@ class Claim(msgspec.Struct, frozen=True):
     owner_id: str
     lease_until: int
 
+    def holds(self, at: int) -> bool:
+        """A lease holds until just before its end; one that its own commit renews is counted from `at`."""
+        return at < counted(self.lease_until, at)
+
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One claimable piece of a run: its next tick (`ROOT`) or a workflow step."""
@@ -132,6 +136,7 @@ class KeyUse(msgspec.Struct, frozen=True):
 
     body_digest: str
     rev: int
+    run_id: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +168,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     resumable: bool = True
     parent_run_id: str | None = None
     created_digest: str = ""
+    created_key: tuple[str, str] | None = None
 
     status: Status = "idle"
     rev: int = 0
@@ -203,8 +209,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(child for child in self.children.values() if child.status is None)
 
     def live_claims(self, now: int) -> tuple[Claim, ...]:
-        """The claims whose holders may still act. A lease holds until just before its end."""
-        return tuple(work.claim for work in self.work.values() if work.claim and now < work.claim.lease_until)
+        """The claims whose holders may still act."""
+        return tuple(work.claim for work in self.work.values() if work.claim and work.claim.holds(now))
 
     def with_work(self, work: Work) -> RunState:
         """The item as it is now; the run's own counters mirror its own item."""
@@ -226,9 +232,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return _resolve_state(self, at)
 
 
-def resolve(moment: int | None, at: int) -> int | None:
-    """A time that may still be counted from a pending instant."""
-    return moment if moment is None or moment >= 0 else moment - PENDING + at
+def counted(moment: int, at: int) -> int:
+    """The time itself, or, if it was counted from `PENDING`, the same distance from `at`."""
+    return moment if moment >= 0 else moment - PENDING + at
 
 
 _MOMENTS = ("at", "wake_at", "cancel_requested_at", "created_at", "started_at", "finished_at")
@@ -239,18 +245,16 @@ def _resolve_state(state: RunState, at: int) -> RunState:
     for name in _MOMENTS:
         moment = getattr(state, name)
         if moment is not None and moment < 0:
-            changed[name] = resolve(moment, at)
-    if state.boundary and (state.boundary.expires_at or 0) < 0:
-        changed["boundary"] = replace(state.boundary, expires_at=resolve(state.boundary.expires_at, at))
+            changed[name] = counted(moment, at)
+    if state.boundary and state.boundary.expires_at is not None:
+        changed["boundary"] = replace(state.boundary, expires_at=counted(state.boundary.expires_at, at))
     changed["work"] = Map({key: _resolve_work(work, at) for key, work in state.work.items()})
     changed["ticks"] = Map(
-        {key: replace(tick, started_at=resolve(tick.started_at, at)) for key, tick in state.ticks.items()}
+        {key: replace(tick, started_at=counted(tick.started_at, at)) for key, tick in state.ticks.items()}
     )
     return replace(state, **changed)
 
 
 def _resolve_work(work: Work, at: int) -> Work:
-    claim = work.claim
-    if claim and claim.lease_until < 0:
-        claim = replace(claim, lease_until=resolve(claim.lease_until, at))
-    return replace(work, visible_at=resolve(work.visible_at, at), claim=claim)
+    claim = work.claim and replace(work.claim, lease_until=counted(work.claim.lease_until, at))
+    return replace(work, visible_at=counted(work.visible_at, at), claim=claim)

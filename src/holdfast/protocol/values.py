@@ -34,7 +34,7 @@ def canonical(value: Any) -> str:
 
 
 def digest(*parts: str) -> bytes:
-    """SHA-256 over the parts, each closed by a newline, so that no two splits of a text collide."""
+    """SHA-256 over the parts, each closed by a newline. A canonical body holds none, so its beginning is certain."""
     return hashlib.sha256("".join(f"{part}\n" for part in parts).encode()).digest()
 
 
@@ -63,12 +63,12 @@ class _Cleaner:
         if isinstance(value, list | tuple):
             return [self.clean(item, depth + 1) for item in value]
         raise InvalidValue(
-            f"a {type(value).__name__} is not JSON; send None, bool, int, float, str, list or dict (bytes as base64 text)"
+            f"a {type(value).__name__} is not JSON; send None, bool, int, float, str, list or dict (bytes as text)"
         )
 
     def _text(self, value: str) -> str:
         if not _UNSTORABLE.search(value):
-            return str(value)
+            return str.__str__(value)  # an enum's own text, not the name it prints
         self.repaired = True
         return _UNSTORABLE.sub("\ufffd", value)
 

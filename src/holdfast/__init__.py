@@ -1,0 +1,44 @@
+"""Holdfast: a durable runtime for AI-agent runs. One SQLite file out of the box, Postgres at scale."""
+
+from __future__ import annotations
+
+from holdfast.errors import (
+    Conflict,
+    DatabaseError,
+    HoldfastError,
+    InvalidEntry,
+    InvalidValue,
+    LeaseLost,
+    NotFound,
+    StorageError,
+)
+from holdfast.fsck import FsckReport
+from holdfast.journal import JournalEntry
+from holdfast.protocol.backoff import RetryPolicy
+from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Retry, Wait
+from holdfast.runtime import Claim, Event, Holdfast, RunInfo, SignalReceipt
+
+__all__ = [
+    "Claim",
+    "Conflict",
+    "Continue",
+    "DatabaseError",
+    "Done",
+    "Event",
+    "Fail",
+    "FsckReport",
+    "Holdfast",
+    "HoldfastError",
+    "InvalidEntry",
+    "InvalidValue",
+    "JournalEntry",
+    "LeaseLost",
+    "NotFound",
+    "Ok",
+    "Retry",
+    "RetryPolicy",
+    "RunInfo",
+    "SignalReceipt",
+    "StorageError",
+    "Wait",
+]

@@ -1,0 +1,76 @@
+"""Handoffs: what one run's commit means for another, delivered as a command of the other.
+
+The row is written with the cause and removed with the effect, so nothing is lost between two commits, and no commit
+ever has to lock a second run. Delivery is at once; the sweep finds what a crash left behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.protocol import commands, facts
+from holdfast.protocol.commands import Command
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+
+
+class OpenHandoff(NamedTuple):
+    """`rev` is the entry of the source that holds the details."""
+
+    target_run_id: str
+    source_run_id: str
+    kind: str
+    rev: int
+
+
+async def sweep(journal: Journal) -> int:
+    """Deliver all that are open; answer how many there were."""
+    found = [OpenHandoff(*row) for row in await journal.store.handoffs()]
+    for handoff in found:
+        await deliver(journal, handoff)
+    return len(found)
+
+
+async def deliver_quietly(journal: Journal, handoff: OpenHandoff) -> None:
+    """Deliver now if possible. A failure costs time only: the row stays for the sweep."""
+    try:
+        await deliver(journal, handoff)
+    except HoldfastError:
+        return
+
+
+async def deliver(journal: Journal, handoff: OpenHandoff) -> None:
+    """Carry out what the source's entry means for the target, exactly once however often it is called."""
+    ((_, fact),) = await journal.facts(handoff.source_run_id, after=handoff.rev - 1, limit=1)
+    command = _command(handoff, fact)
+    executed = await journal.execute(handoff.target_run_id, command, closes=(handoff.source_run_id, handoff.kind))
+    if executed.at is None:
+        # Already known there, or not wanted any more: only the row is left to remove.
+        await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
+
+
+def _command(handoff: OpenHandoff, fact: facts.Fact) -> Command:
+    if isinstance(fact, facts.ChildRunStarted):
+        return commands.Create(fact=_child_creation(handoff, fact))
+    assert isinstance(fact, facts.RunTerminal)
+    if handoff.kind == "cancel":
+        return commands.Cancel(reason=f"its parent {handoff.source_run_id} was cancelled")
+    return commands.FinishChild(
+        child_run_id=handoff.source_run_id, status=fact.status, output=fact.output, error=fact.error
+    )
+
+
+def _child_creation(handoff: OpenHandoff, fact: facts.ChildRunStarted) -> facts.RunCreated:
+    parent = facts.Parent(
+        run_id=handoff.source_run_id,
+        child_key=fact.child_key,
+        step=fact.step,
+        runnable_key=fact.runnable_key,
+        attempt=fact.attempt,
+    )
+    body = {"session_id": "children", **fact.start, "clog_id": fact.clog_id, "parent": msgspec.to_builtins(parent)}
+    return msgspec.convert(body, facts.RunCreated)

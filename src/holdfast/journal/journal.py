@@ -1,0 +1,232 @@
+"""The journal: append, read, checkpoints, views, and every past moment of a run.
+
+Here protocol and store meet. A command becomes an intention, an intention becomes entries and rows in one commit,
+and the state of any revision or instant can be folded again from the entries alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.errors import Conflict, InvalidEntry, NotFound
+from holdfast.identity import check_id, check_name
+from holdfast.journal import handoffs
+from holdfast.journal.entries import (
+    RUN_PREFIX,
+    JournalEntry,
+    decoded,
+    fact_of,
+    line_from,
+    proved,
+)
+from holdfast.journal.planner import Limits, RunPlanner, member, plan_command, plan_facts, request_for
+from holdfast.protocol import catalog, facts
+from holdfast.protocol.commands import Command, Create
+from holdfast.protocol.decide import Decision
+from holdfast.protocol.evolve import fold
+from holdfast.protocol.facts import Fact
+from holdfast.protocol.state import PENDING, RunState
+from holdfast.protocol.values import canonical, clean, digest
+from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Store
+
+P = TypeVar("P")
+BATCH = 500
+
+
+class Executed(NamedTuple):
+    """What became of a command: the decision, the run after it, and where its first fact stands."""
+
+    decision: Decision
+    state: RunState
+    at: int | None
+    first_rev: int
+
+
+class Journal:
+    """One append-only journal. Threads of runs are folded and indexed as they grow; others are just kept."""
+
+    def __init__(self, store: Store[RunState], limits: Limits | None = None) -> None:
+        self._store = store
+        self._limits = limits or Limits()
+        self._deliveries: set[asyncio.Task[None]] = set()
+
+    @property
+    def store(self) -> Store[RunState]:
+        return self._store
+
+    async def close(self) -> None:
+        """Wait for handoffs on their way; those that do not arrive are found by the next sweep."""
+        await asyncio.gather(*self._deliveries, return_exceptions=True)
+
+    async def append(self, thread: str, entries: Sequence[dict[str, Any]], expected_rev: int | None = None) -> int:
+        """Add entries and answer the thread's new head; a stale `expected_rev` raises `Conflict`, nothing written.
+
+        On a run's thread the facts are folded and the rows written in the same commit.
+        """
+        check_name(thread, "thread")
+        if not entries:
+            raise InvalidEntry("nothing to append; give at least one entry")
+        if _view(thread) is not None:
+            raise Conflict(f"{thread} is a view of the runs' threads; append to run:<run_id>", code="reserved_thread")
+        lines = [line_from(entry, max_bytes=self._limits.max_body_bytes) for entry in entries]
+        if not thread.startswith(RUN_PREFIX):
+            return await self._store.append(thread, lines, expected_rev)
+        run_id = check_id(thread.removeprefix(RUN_PREFIX), "run_id")
+        given = [(facts.from_value(line.kind, msgspec.json.decode(line.data)), line) for line in lines]
+        committed = await self._store.commit(
+            Intention(request=SliceRequest(run_id, whole=True), plan=plan_facts(given, expected_rev), exact=True)
+        )
+        return committed.first_rev + len(given) - 1
+
+    async def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[JournalEntry]:
+        """Entries in order, each proved. `after` is a revision; on a view it is a position."""
+        check_name(thread, "thread")
+        if _view(thread) is not None:
+            return [decoded(entry) for entry in await self._read_view(thread, after, limit)]
+        return [decoded(entry) for entry in proved(await self._store.read(thread, after, limit), after=after)]
+
+    async def tail(self, cursors: Mapping[str, int], limit: int = 1_000) -> list[JournalEntry]:
+        """What is new on several threads, each after its own revision.
+
+        Never by position alone: an entry with a lower one may still be on its way to commit.
+        """
+        entries = await self._store.tail(cursors, limit)
+        for thread, after in cursors.items():
+            list(proved((entry for entry in entries if entry.thread == thread), after=after))
+        return [decoded(entry) for entry in entries]
+
+    async def save_checkpoint(self, thread: str, rev: int, state: Any) -> None:
+        """Remember a projection and the exact revision it covers, in place of the last one."""
+        value, _ = clean(state)
+        text = canonical(value)
+        await self._store.save_checkpoint(check_name(thread, "thread"), rev, text, digest(str(rev), text))
+
+    async def load_checkpoint(self, thread: str) -> tuple[int, Any] | None:
+        """The checkpoint, or None if there is none that can be trusted: the thread is the truth."""
+        saved = await self._store.load_checkpoint(thread)
+        if saved is None:
+            return None
+        rev, text, proof = saved
+        heads = await self._store.heads([thread])
+        if digest(str(rev), text) != proof or rev > heads.get(thread, 0):
+            return None
+        return rev, msgspec.json.decode(text)
+
+    async def project(self, thread: str, start: P, step: Callable[[P, JournalEntry], P]) -> P:
+        """Fold a thread with a caller's own projection, from its checkpoint if that can be trusted."""
+        saved = await self.load_checkpoint(thread)
+        after, state = saved if saved is not None else (0, start)
+        for entry in await self.read(thread, after):
+            state = step(state, entry)
+        return state
+
+    async def execute(
+        self,
+        run_id: str,
+        command: Command,
+        *,
+        known: RunState | None = None,
+        exact: bool = False,
+        closes: tuple[str, str] | None = None,
+    ) -> Executed:
+        """Decide, commit, evolve. When this returns, the answer is on disk."""
+        intention = Intention(
+            request=request_for(run_id, command),
+            plan=plan_command(command, self._limits, closes=closes),
+            known=known,
+            exact=exact,
+        )
+        committed = await self._store.commit(intention)
+        plan = committed.plan
+        state = plan.after if committed.at is None else plan.after.resolved(committed.at)
+        decision: Decision = plan.answer
+        if decision.handoffs and committed.at is not None:
+            self._deliver_soon(run_id, committed.first_rev, decision)
+        return Executed(decision, state, committed.at, committed.first_rev)
+
+    async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:
+        """Create many runs in one commit, all or none. Keys and ids must be free."""
+        members, states = [], []
+        for run_id, command in creations:
+            before = RunState(run_id=run_id)
+            plan = plan_command(command, self._limits)(before, 0, PENDING)
+            members.append(member(before, plan.after, [plan]))
+            states.append(plan.after)
+        at = await self._store.create_all(members)
+        return [state.resolved(at) for state in states]
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        return await self._store.claim(request)
+
+    async def state(self, run_id: str, *, rev: int | None = None, at: int | None = None) -> RunState | None:
+        """The run folded from its entries: now, after a revision, or as it was at an instant.
+
+        None before its first entry; a revision that is not there yet raises `NotFound`.
+        """
+        if rev is not None and rev < 1:
+            return None
+        entries = await self.facts(run_id, limit=rev, until_at=at)
+        if not entries:
+            return None
+        if rev is not None and entries[-1][0].rev < rev:
+            raise NotFound(f"run:{run_id} is at revision {entries[-1][0].rev}; {rev} does not exist yet")
+        return fold(RunState(run_id=run_id), ((fact, entry.at) for entry, fact in entries))
+
+    async def facts(
+        self, run_id: str, after: int = 0, limit: int | None = None, *, until_at: int | None = None
+    ) -> list[tuple[Entry, Fact]]:
+        """The run's entries with their facts, each proved."""
+        thread = RUN_PREFIX + run_id
+        entries = proved(await self._store.read(thread, after, limit, until_at=until_at), after=after)
+        return [(entry, fact_of(entry)) for entry in entries]
+
+    async def slice(self, run_id: str) -> RunState | None:
+        """The run as its rows show it, without reading its history."""
+        (seen,) = await self._store.slices([SliceRequest(run_id)])
+        return None if seen.run is None else RunPlanner().open(run_id, seen)
+
+    async def view_facts(self, thread: str) -> list[tuple[str, Fact, int]]:
+        """A view as (run id, fact, instant), for its pure fold."""
+        entries = await self._read_view(thread, 0, None)
+        return [(entry.thread.removeprefix(RUN_PREFIX), fact_of(entry), entry.at) for entry in entries]
+
+    async def sweep(self) -> int:
+        """Deliver every open handoff; answer how many there were. Safe to repeat, safe to run anywhere."""
+        return await handoffs.sweep(self)
+
+    async def _read_view(self, thread: str, after: int, limit: int | None) -> list[Entry]:
+        view = _view(thread)
+        assert view is not None
+        condition, value, kinds = view
+        entries = await self._store.read_view(condition, value, kinds, after, limit)
+        for entry in entries:
+            # Revisions may be apart here, so each entry is proved alone.
+            list(proved([entry], after=entry.rev - 1))
+        return entries
+
+    def _deliver_soon(self, run_id: str, first_rev: int, decision: Decision) -> None:
+        for handoff in decision.handoffs:
+            open_handoff = handoffs.OpenHandoff(handoff.target_run_id, run_id, handoff.kind, first_rev + handoff.fact)
+            task = asyncio.create_task(handoffs.deliver_quietly(self, open_handoff))
+            self._deliveries.add(task)
+            task.add_done_callback(self._deliveries.discard)
+
+
+def _view(thread: str) -> tuple[str, str, tuple[str, ...] | None] | None:
+    """How a view is selected, or None for a thread of its own."""
+    if thread == "catalog":
+        return "all", "", catalog.KINDS
+    kind, _, name = thread.partition(":")
+    if kind == "dispatch":
+        return "queue", name, _DISPATCH_KINDS
+    if kind == "run_index":
+        return "clog", name, catalog.KINDS
+    return None
+
+
+_DISPATCH_KINDS = tuple(kind for kind in facts.KINDS if kind != "event")
+"""Everything that moves a run in its queue; what handlers say to people does not."""

@@ -1,0 +1,141 @@
+"""Commands as intentions: the one loop decide → commit → evolve, in the form the committer runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Conflict, InvalidEntry
+from holdfast.journal import rows
+from holdfast.journal.entries import line_of
+from holdfast.protocol import facts
+from holdfast.protocol.commands import ClaimCommand, Command, Create
+from holdfast.protocol.decide import Decision, decide
+from holdfast.protocol.evolve import evolve
+from holdfast.protocol.facts import Fact
+from holdfast.protocol.state import RunState
+from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Slice, SliceRequest
+
+PlanFunction = Callable[[RunState, int, int], Plan[RunState]]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    max_body_bytes: int = 8 << 20
+
+
+class RunPlanner:
+    """How the committer sees runs: rows in, states between, rows out."""
+
+    def open(self, run_id: str, seen: Slice) -> RunState:
+        return rows.open_state(run_id, seen)
+
+    def head(self, state: RunState) -> int:
+        return state.rev
+
+    def member(self, before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -> Member:
+        return member(before, after, plans)
+
+    def resolved(self, state: RunState, at: int) -> RunState:
+        return state.resolved(at)
+
+
+def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -> Member:
+    """The run's share of a commit: every plan's entries, and the rows that all of them together changed."""
+    changed = rows.changes(before, after)
+    for plan in plans:
+        for name, extra in plan.changes.puts.items():
+            changed.puts.setdefault(name, []).extend(extra)
+        for name, extra in plan.changes.drops.items():
+            changed.drops.setdefault(name, []).extend(extra)
+    return Member(
+        run_id=after.run_id,
+        expected_rev=before.rev,
+        run=rows.moving_row(after),
+        created=None if before.exists else rows.fixed_row(after),
+        entries=[entry for plan in plans for entry in plan.entries],
+        changes=changed,
+        fences=list(dict.fromkeys(fence for plan in plans for fence in plan.fences)),
+    )
+
+
+def request_for(run_id: str, command: Command) -> SliceRequest:
+    """The part of the run that this command is judged on."""
+    scope = f"run:{run_id}"
+    if isinstance(command, Create):
+        scope = f"user:{command.fact.user_id}"
+    return SliceRequest(
+        run_id=run_id,
+        claim_id=getattr(command, "claim_id", ""),
+        runnable_key=getattr(command, "runnable_key", ""),
+        child_run_id=getattr(command, "child_run_id", ""),
+        scope=scope if command.key is not None else "",
+        key=command.key or "",
+    )
+
+
+def plan_command(command: Command, limits: Limits, *, closes: tuple[str, str] | None = None) -> PlanFunction:
+    """Decide, then remember. `closes` names the handoff (source, kind) that this command answers."""
+
+    def plan(state: RunState, now: int, at: int) -> Plan[RunState]:
+        decision = decide(state, command, now)
+        after, entries = _remember(state, decision.facts, at, limits)
+        fenced = isinstance(command, ClaimCommand) and decision.refusal is None and decision.repeat_rev is None
+        return Plan(
+            after=after,
+            entries=entries,
+            fences=_fences(command) if fenced and _holds_already(state, command) else [],
+            changes=_handoff_rows(state, decision, closes if entries else None),
+            answer=decision,
+        )
+
+    return plan
+
+
+def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None) -> PlanFunction:
+    """Low-level entries as their caller wrote them; a fact that cannot be accepted stays as an anomaly."""
+
+    def plan(state: RunState, now: int, at: int) -> Plan[RunState]:
+        if expected_rev is not None and expected_rev != state.rev:
+            raise Conflict(
+                f"run:{state.run_id} is at revision {state.rev}, not {expected_rev}; read it, then decide again"
+            )
+        if not state.exists and not isinstance(given[0][0], facts.RunCreated):
+            raise InvalidEntry(f"run:{state.run_id} does not exist; its first entry must be a run_created")
+        after = state
+        for fact, _ in given:
+            after = evolve(after, fact, at)
+        return Plan(after=after, entries=[entry for _, entry in given])
+
+    return plan
+
+
+def _remember(state: RunState, decided: Sequence[Fact], at: int, limits: Limits) -> tuple[RunState, list[NewEntry]]:
+    entries: list[NewEntry] = []
+    for fact in decided:
+        state = evolve(state, fact, at)
+        entries.append(line_of(fact, max_bytes=limits.max_body_bytes))
+    return state, entries
+
+
+def _fences(command: Any) -> list[Fence]:
+    return [Fence(command.runnable_key, command.claim_id, command.token_hash)]
+
+
+def _holds_already(state: RunState, command: Any) -> bool:
+    """A claim being taken over is not yet held, so there is nothing to fence with."""
+    work = state.work.get(command.runnable_key)
+    return work is not None and work.claim is not None and work.claim.claim_id == command.claim_id
+
+
+def _handoff_rows(state: RunState, decision: Decision, closes: tuple[str, str] | None) -> Changes:
+    changed = Changes(puts={}, drops={})
+    if decision.handoffs:
+        changed.puts["handoffs"] = [
+            (handoff.target_run_id, state.run_id, handoff.kind, state.rev + handoff.fact + 1)
+            for handoff in decision.handoffs
+        ]
+    if closes:
+        changed.drops["handoffs"] = [(state.run_id, *closes)]
+    return changed

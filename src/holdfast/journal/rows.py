@@ -1,0 +1,293 @@
+"""A run's state as rows and back: the only place that knows both the protocol and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from immutables import Map
+
+from holdfast.protocol.state import (
+    Boundary,
+    Child,
+    Claim,
+    KeyUse,
+    Refusal,
+    Runnable,
+    RunState,
+    Signal,
+    Tick,
+    Work,
+)
+from holdfast.store import Changes, Row, Slice
+
+_HEADER = (
+    *("session_id", "user_id", "clog_id", "queue", "mode", "lane", "priority", "max_attempts", "backoff_us"),
+    *("backoff_max_us", "max_deliveries", "parent_run_id", "created_at", "status", "rev", "at", "attempt"),
+    *("deliveries", "input_rev", "output_rev", "wake_at", "last_error", "error_kind", "cancel_requested_at"),
+    *("started_at", "finished_at"),
+)
+
+
+def open_state(run_id: str, seen: Slice) -> RunState:
+    """The slice of the run that these rows show."""
+    keys = Map({row["key"]: KeyUse(row["body_digest"], row["rev"], row["run_id"]) for row in seen.keys})
+    if seen.run is None:
+        return RunState(run_id=run_id, keys=keys, created_digest=seen.first_digest or "")
+    run = seen.run
+    signals = [_signal(row) for row in seen.signals]
+    children = [_child(row) for row in seen.children]
+    return RunState(
+        run_id=run_id,
+        **{name: run[name] for name in _HEADER},
+        resumable=bool(run["resumable"]),
+        boundary=_boundary(run),
+        created_digest=seen.first_digest or "",
+        work=Map({row["key"]: _work(row) for row in seen.work}),
+        mailbox=tuple(sorted(signal.seq for signal in signals if signal.tick_id is None)),
+        signals=Map({signal.seq: signal for signal in signals}),
+        signal_ids=Map({signal.signal_id: signal.seq for signal in signals}),
+        ticks=Map({row["tick_id"]: _tick(row) for row in seen.ticks}),
+        children=Map({child.child_run_id: child for child in children}),
+        child_ids=Map({(child.step, child.clog_id, child.child_key): child.child_run_id for child in children}),
+        runnables=Map({row["key"]: _runnable(row) for row in seen.runnables}),
+        keys=keys,
+        anomalies=Map({(row["reason"], row["claim_id"]): _refusal(row) for row in seen.anomalies}),
+    )
+
+
+def fixed_row(state: RunState) -> Row:
+    """The part of the run's row that its creation fixes."""
+    return (
+        state.run_id,
+        state.session_id,
+        state.user_id,
+        state.clog_id,
+        state.queue,
+        state.mode,
+        state.lane,
+        state.priority,
+        state.max_attempts,
+        state.backoff_us,
+        state.backoff_max_us,
+        state.max_deliveries,
+        int(state.resumable),
+        state.parent_run_id,
+        state.created_at,
+    )
+
+
+def moving_row(state: RunState) -> Row:
+    """The part of the run's row that every commit rewrites."""
+    boundary = state.boundary
+    return (
+        state.status,
+        state.rev,
+        state.at,
+        state.attempt,
+        state.deliveries,
+        state.input_rev,
+        state.output_rev,
+        state.wake_at,
+        state.last_error,
+        state.error_kind,
+        state.cancel_requested_at,
+        state.started_at,
+        state.finished_at,
+        boundary.step if boundary else None,
+        boundary.kind if boundary else None,
+        boundary.rev if boundary else None,
+        boundary.expires_at if boundary else None,
+    )
+
+
+def all_rows(state: RunState) -> dict[str, list[Row]]:
+    """Every row that a whole state implies, by table: what a rebuild writes and what fsck compares."""
+    tables = {name: [make(state, item) for item in items(state)] for name, (items, make) in _TABLES.items()}
+    return {"runs": [(*fixed_row(state), *moving_row(state))], **tables}
+
+
+def changes(before: RunState, after: RunState) -> Changes:
+    """The rows that differ between two states of one slice. What neither shows stays untouched."""
+    found = Changes(puts={}, drops={})
+    for name in _COLLECTIONS:
+        old, new = getattr(before, name), getattr(after, name)
+        if old is new:
+            continue
+        _, make = _TABLES[name]
+        puts = [make(after, item) for key, item in new.items() if old.get(key) != item]
+        drops = [key for key in old if key not in new]
+        if puts:
+            found.puts[name] = puts
+        if drops:
+            found.drops[name] = [(after.run_id, key) for key in drops]
+    keys = [_key_row(after, item) for item in after.keys.items() if item[0] not in before.keys]
+    if after.created_key and not before.exists:
+        keys.append(_created_key_row(after))
+    if keys:
+        found.puts["keys"] = keys
+    return found
+
+
+def _work_row(state: RunState, work: Work) -> Row:
+    claim = work.claim
+    return (
+        state.run_id,
+        work.key,
+        state.queue,
+        state.clog_id,
+        state.priority,
+        work.step,
+        work.visible_at,
+        int(work.waiting),
+        work.attempt,
+        work.deliveries,
+        work.input_rev,
+        claim.owner_id if claim else None,
+        claim.claim_id if claim else None,
+        claim.token_hash if claim else None,
+        claim.lease_until if claim else None,
+    )
+
+
+def _tick_row(state: RunState, tick: Tick) -> Row:
+    return (
+        tick.tick_id,
+        state.run_id,
+        tick.key,
+        tick.claimed_rev,
+        tick.started_at,
+        tick.outcome,
+        tick.result_digest,
+        tick.settled_rev,
+    )
+
+
+def _signal_row(state: RunState, signal: Signal) -> Row:
+    return (state.run_id, signal.seq, signal.signal_id, signal.name, int(signal.has_input), signal.tick_id)
+
+
+def _child_row(state: RunState, child: Child) -> Row:
+    return (
+        state.run_id,
+        child.child_run_id,
+        child.clog_id,
+        child.child_key,
+        child.step,
+        child.started_rev,
+        child.status,
+        child.finished_rev,
+    )
+
+
+def _runnable_row(state: RunState, runnable: Runnable) -> Row:
+    return (
+        state.run_id,
+        runnable.key,
+        runnable.step,
+        runnable.planned_rev,
+        runnable.scheduled_rev,
+        runnable.intent_digest,
+        runnable.status,
+        runnable.result_digest,
+        runnable.result_rev,
+        runnable.applied_rev,
+    )
+
+
+def _refusal_row(state: RunState, refusal: Refusal) -> Row:
+    return (
+        state.run_id,
+        refusal.reason,
+        refusal.claim_id,
+        refusal.entry_kind,
+        refusal.rev,
+        refusal.runnable_key,
+        refusal.step,
+    )
+
+
+def _key_row(state: RunState, item: tuple[str, KeyUse]) -> Row:
+    key, use = item
+    return (f"run:{state.run_id}", key, use.body_digest, state.run_id, use.rev)
+
+
+def _created_key_row(state: RunState) -> Row:
+    assert state.created_key is not None
+    key, body_digest = state.created_key
+    return (f"user:{state.user_id}", key, body_digest, state.run_id, 1)
+
+
+def _all_keys(state: RunState) -> list[Row]:
+    created = [_created_key_row(state)] if state.created_key else []
+    return created + [_key_row(state, item) for item in state.keys.items()]
+
+
+_Make = Callable[[RunState, Any], Row]
+_TABLES: dict[str, tuple[Callable[[RunState], Iterable[Any]], _Make]] = {
+    "work": (lambda state: state.work.values(), _work_row),
+    "ticks": (lambda state: state.ticks.values(), _tick_row),
+    "signals": (lambda state: state.signals.values(), _signal_row),
+    "children": (lambda state: state.children.values(), _child_row),
+    "runnables": (lambda state: state.runnables.values(), _runnable_row),
+    "anomalies": (lambda state: state.anomalies.values(), _refusal_row),
+    "keys": (_all_keys, lambda _, row: cast(Row, row)),
+}
+_COLLECTIONS = ("work", "ticks", "signals", "children", "runnables", "anomalies")
+
+
+def _work(row: dict[str, Any]) -> Work:
+    claim = None
+    if row["claim_id"] is not None:
+        claim = Claim(row["claim_id"], row["claim_token_hash"], row["owner_id"], row["lease_until"])
+    return Work(
+        key=row["key"],
+        step=row["step"],
+        visible_at=row["visible_at"],
+        waiting=bool(row["waiting"]),
+        attempt=row["attempt"],
+        deliveries=row["deliveries"],
+        input_rev=row["input_rev"],
+        claim=claim,
+    )
+
+
+def _tick(row: dict[str, Any]) -> Tick:
+    names = ("tick_id", "key", "claimed_rev", "started_at", "outcome", "result_digest", "settled_rev")
+    return Tick(**{name: row[name] for name in names})
+
+
+def _signal(row: dict[str, Any]) -> Signal:
+    return Signal(
+        seq=row["seq"],
+        signal_id=row["signal_id"],
+        name=row["name"],
+        has_input=bool(row["has_input"]),
+        tick_id=row["tick_id"],
+    )
+
+
+def _child(row: dict[str, Any]) -> Child:
+    names = ("child_run_id", "clog_id", "child_key", "step", "started_rev", "status", "finished_rev")
+    return Child(**{name: row[name] for name in names})
+
+
+def _runnable(row: dict[str, Any]) -> Runnable:
+    names = ("key", "step", "planned_rev", "scheduled_rev", "intent_digest", "status")
+    results = ("result_digest", "result_rev", "applied_rev")
+    return Runnable(**{name: row[name] for name in (*names, *results)})
+
+
+def _refusal(row: dict[str, Any]) -> Refusal:
+    return Refusal(**{name: row[name] for name in ("reason", "entry_kind", "rev", "runnable_key", "claim_id", "step")})
+
+
+def _boundary(run: dict[str, Any]) -> Boundary | None:
+    if run["boundary_step"] is None:
+        return None
+    return Boundary(
+        step=run["boundary_step"],
+        kind=run["boundary_kind"],
+        rev=run["boundary_rev"],
+        expires_at=run["boundary_expires_at"],
+    )

@@ -1,0 +1,94 @@
+"""The public event of an entry: a pure view of the one change of state that the entry records."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.protocol import facts
+from holdfast.protocol.facts import ROOT, Fact
+
+_DONE = {"done": "completed", "failed": "error", "cancelled": "cancelled"}
+
+
+class View(NamedTuple):
+    """What watchers see of an entry."""
+
+    type: str
+    data: Any
+    tick_id: str | None = None
+    attempt: int | None = None
+
+
+def view(fact: Fact) -> View | None:
+    """The event that this fact shows to people, or None if it is not their business."""
+    match fact:
+        case facts.Event():
+            return View(fact.type, fact.data, fact.tick_id, fact.attempt)
+        case facts.RunCreated():
+            return View("run_queued", {"clog_id": fact.clog_id, "session_id": fact.session_id, "queue": fact.queue})
+        case facts.AttemptClaimed():
+            return _started(fact)
+        case facts.TickSettled():
+            return _settled(fact)
+        case facts.RunTerminal():
+            return View("done", _ended(fact), fact.claim_id)
+        case facts.SignalReceived():
+            return View("signal_received", {"name": fact.name, "has_input": fact.has_input})
+        case facts.CancelRequested():
+            return View("cancel_requested", {"reason": fact.reason, "actor": fact.actor})
+        case facts.TickAbandoned():
+            data = {"tick_id": fact.tick_id, "from_seq": fact.from_seq, "keep": fact.keep}
+            return View("tick_abandoned", data, fact.tick_id)
+        case facts.Anomaly():
+            data = {"reason": fact.reason, "entry_kind": fact.entry_kind, "claim_id": fact.claim_id}
+            return View("anomaly", data)
+        case _:
+            return _of_people_and_steps(fact)
+
+
+def _of_people_and_steps(fact: Fact) -> View | None:
+    match fact:
+        case facts.ManualStepPaused():
+            kind = "approval_requested" if fact.boundary == "approval" else "run_paused"
+            return View(kind, {"step": fact.step, "metadata": fact.metadata})
+        case facts.ManualStepResolved():
+            data = {"step": fact.step, "action": fact.action, "actor": fact.actor, "comment": fact.comment}
+            return View("approval_resolved", data)
+        case facts.ChildRunStarted():
+            return View("child_started", {"child_run_id": fact.child_run_id, "clog_id": fact.clog_id})
+        case facts.ChildRunFinished():
+            return View("child_finished", {"child_run_id": fact.child_run_id, "status": fact.status})
+        case facts.AttemptCompleted():
+            return View("step_complete", {"step_id": fact.runnable_key, "status": "completed"}, fact.claim_id)
+        case facts.AttemptFailed():
+            data = {"step_id": fact.runnable_key, "status": "failed", "error": fact.error}
+            return View("step_complete", data, fact.claim_id)
+        case _:
+            return None
+
+
+def _started(fact: facts.AttemptClaimed) -> View:
+    if fact.runnable_key != ROOT:
+        return View("step_start", {"step_id": fact.runnable_key}, fact.claim_id, fact.attempt)
+    return View("run_started", {"tick_id": fact.claim_id, "attempt": fact.attempt}, fact.claim_id, fact.attempt)
+
+
+def _settled(fact: facts.TickSettled) -> View | None:
+    match fact.outcome:
+        case "ok":
+            return View("run_idle", {}, fact.claim_id)
+        case "wait":
+            return View("run_waiting", {"until_us": fact.until_us, "delay_us": fact.delay_us}, fact.claim_id)
+        case "retry":
+            return View("run_retrying", {"error": fact.error, "delay_us": fact.delay_us}, fact.claim_id)
+        case _:
+            return None
+
+
+def _ended(fact: facts.RunTerminal) -> dict[str, Any]:
+    data: dict[str, Any] = {"status": _DONE.get(fact.status, fact.status), "run_status": fact.status}
+    if fact.status == "done":
+        data["output"] = fact.output
+    if fact.error is not None:
+        data["error"] = fact.error
+    return data

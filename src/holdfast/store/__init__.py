@@ -1,0 +1,50 @@
+"""One store on two databases. SQL and drivers live here and nowhere else; what the rows mean is not known here."""
+
+from __future__ import annotations
+
+from holdfast.store.store import RunRows, Store, connect
+from holdfast.store.tables import INDEXES, RUNS
+from holdfast.store.types import (
+    Append,
+    Beat,
+    Beaten,
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Committed,
+    Entry,
+    Fence,
+    Intention,
+    Member,
+    NewEntry,
+    Plan,
+    Planner,
+    Row,
+    Slice,
+    SliceRequest,
+)
+
+__all__ = [
+    "INDEXES",
+    "RUNS",
+    "Append",
+    "Beat",
+    "Beaten",
+    "Changes",
+    "ClaimRequest",
+    "Claimed",
+    "Committed",
+    "Entry",
+    "Fence",
+    "Intention",
+    "Member",
+    "NewEntry",
+    "Plan",
+    "Planner",
+    "Row",
+    "RunRows",
+    "Slice",
+    "SliceRequest",
+    "Store",
+    "connect",
+]

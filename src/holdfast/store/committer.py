@@ -1,0 +1,352 @@
+"""The private committer: many callers' intentions, one commit, one answer each.
+
+While a commit is in flight the next batch gathers; there is no artificial delay. Intentions of one run are folded in
+order (plan → state → plan …) and go as one member. A member that lost its race is planned again on a fresh read;
+after three losses it takes the locks first. A COMMIT that raised may still have committed: every commit leaves its
+`commit_id` in the entries it wrote, and nothing is planned again before the database has said whether they are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from holdfast import ambient
+from holdfast.errors import DatabaseError
+from holdfast.store.database import Database
+from holdfast.store.tables import PENDING
+from holdfast.store.types import (
+    Busy,
+    Committed,
+    Intention,
+    Mark,
+    Member,
+    OutcomeUnknown,
+    Plan,
+    Planner,
+    Rejected,
+    S,
+    Slice,
+    Written,
+    merged,
+)
+
+T = TypeVar("T")
+BATCH_MEMBERS_MAX = 500
+BATCH_BYTES_MAX = 1 << 20
+LOSSES_BEFORE_LOCK = 3
+PATIENCE_S = 30.0
+
+
+class _Wish(Generic[S]):
+    """An intention on its way to its answer."""
+
+    __slots__ = ("future", "intention", "known", "losses", "suspects")
+
+    def __init__(self, intention: Intention[S]) -> None:
+        self.intention = intention
+        self.known = intention.known
+        self.losses = 0
+        self.suspects: list[tuple[Mark, int, Plan[S]]] = []
+        self.future: asyncio.Future[Committed[S]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def run_id(self) -> str:
+        return self.intention.request.run_id
+
+    def answer(self, committed: Committed[S]) -> None:
+        if not self.future.done():
+            self.future.set_result(committed)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class _Fold(Generic[S]):
+    """The wishes of one run, folded onto one state."""
+
+    def __init__(self, state: S, head: int, now: int) -> None:
+        self.before = self.after = state
+        self.head = head
+        self.now = now
+        self.plans: list[tuple[_Wish[S], Plan[S], int]] = []
+        self.length = 0
+
+    def add(self, wish: _Wish[S], at: int) -> None:
+        plan = wish.intention.plan(self.after, self.now, at)
+        self.plans.append((wish, plan, self.head + self.length + 1))
+        self.length += len(plan.entries)
+        self.after = plan.after
+
+    def answer(self, at: int | None) -> None:
+        for wish, plan, first_rev in self.plans:
+            wish.answer(Committed(plan, at if plan.entries else None, first_rev))
+
+
+class Committer(Generic[S]):
+    """Group commit over one database. `commits` and `members` count what was written, for measurement."""
+
+    def __init__(
+        self,
+        database: Database,
+        planner: Planner[S],
+        on_commit: Callable[[Sequence[Member]], None],
+        *,
+        grouped: bool = True,
+    ) -> None:
+        self._database = database
+        self._planner = planner
+        self._on_commit = on_commit
+        self._members_max = BATCH_MEMBERS_MAX if grouped else 1
+        self._waiting: list[_Wish[S]] = []
+        self._fresh: dict[str, S] = {}
+        self._flusher: asyncio.Task[None] | None = None
+        self._exact: set[asyncio.Task[None]] = set()
+        self.commits = 0
+        self.members = 0
+        self.intentions = 0
+
+    async def commit(self, intention: Intention[S]) -> Committed[S]:
+        """When this returns, the intention is on disk, or its plan had nothing to write."""
+        wish = _Wish(intention)
+        self._enqueue(wish)
+        return await wish.future
+
+    async def close(self) -> None:
+        """Wait for what is in flight."""
+        while self._flusher or self._exact:
+            await asyncio.gather(*filter(None, [self._flusher, *self._exact]), return_exceptions=True)
+            await asyncio.sleep(0)
+
+    def _enqueue(self, wish: _Wish[S]) -> None:
+        if wish.intention.exact or wish.losses >= LOSSES_BEFORE_LOCK:
+            task = asyncio.create_task(self._commit_locked(wish))
+            self._exact.add(task)
+            task.add_done_callback(self._exact.discard)
+            return
+        self._waiting.append(wish)
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_all())
+
+    async def _flush_all(self) -> None:
+        # Let everything that is ready to run now join the first batch.
+        await asyncio.sleep(0)
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._members_max], self._waiting[self._members_max :]
+                await self._flush([wish for wish in batch if not wish.future.done()])
+        finally:
+            self._flusher = None
+
+    async def _flush(self, batch: list[_Wish[S]]) -> None:
+        try:
+            for chunk in _chunks(await self._fold(batch)):
+                await self._write(chunk)
+        except Exception as error:
+            for wish in batch:
+                wish.fail(error)
+
+    async def _fold(self, batch: list[_Wish[S]]) -> list[_Fold[S]]:
+        """Read what is not known, then plan every wish on what its run's earlier wishes leave behind."""
+        by_run: dict[str, list[_Wish[S]]] = {}
+        for wish in batch:
+            by_run.setdefault(wish.run_id, []).append(wish)
+        unread = {run_id: wishes for run_id, wishes in by_run.items() if any(wish.known is None for wish in wishes)}
+        folds = await self._read_folds(unread)
+        for run_id, wishes in by_run.items():
+            if run_id not in unread:
+                known = self._known(wishes[0])
+                folds[run_id] = _Fold(known, self._planner.head(known), 0)
+        for run_id, wishes in by_run.items():
+            for wish in wishes:
+                await self._plan(folds[run_id], wish)
+        self._fresh.clear()
+        return list(folds.values())
+
+    async def _read_folds(self, unread: dict[str, list[_Wish[S]]]) -> dict[str, _Fold[S]]:
+        if not unread:
+            return {}
+        requests = [wish.intention.request for wishes in unread.values() for wish in wishes]
+        seen = iter(await patiently(lambda: self._database.read_slices(requests)))
+        folds: dict[str, _Fold[S]] = {}
+        for run_id, wishes in unread.items():
+            # All parts are of one snapshot, so together they are one larger slice.
+            whole = merged([next(seen) for _ in wishes])
+            state = self._planner.open(run_id, whole)
+            folds[run_id] = _Fold(state, self._planner.head(state), whole.now)
+        return folds
+
+    def _known(self, wish: _Wish[S]) -> S:
+        """The newest state we can plan on without reading: what the last batch left, if it is newer."""
+        assert wish.known is not None
+        fresh = self._fresh.get(wish.run_id)
+        newer = fresh is not None and self._planner.head(fresh) > self._planner.head(wish.known)
+        return fresh if fresh is not None and newer else wish.known
+
+    async def _plan(self, fold: _Fold[S], wish: _Wish[S]) -> None:
+        try:
+            if not await self._answered_before(wish, fold.head):
+                fold.add(wish, PENDING)
+        except Exception as error:
+            wish.fail(error)
+
+    async def _write(self, folds: list[_Fold[S]]) -> None:
+        writing = [fold for fold in folds if fold.length]
+        for fold in folds:
+            if not fold.length:
+                fold.answer(None)
+        if not writing:
+            return
+        members = [self._member(fold) for fold in writing]
+        commit_id = ambient.random_bits(62)
+        try:
+            written = await patiently(lambda: self._database.write(members, commit_id))
+        except OutcomeUnknown:
+            written = await self._find_out(writing, members, commit_id)
+        except Rejected as error:
+            await self._halve(writing, error)
+            return
+        self._settle(writing, members, written)
+
+    def _member(self, fold: _Fold[S]) -> Member:
+        return self._planner.member(fold.before, fold.after, [plan for _, plan, _ in fold.plans])
+
+    async def _find_out(self, folds: list[_Fold[S]], members: list[Member], commit_id: int) -> list[Written]:
+        """The connection died. Ask whether the commit is there; what is not there now may still arrive."""
+        marks = [Mark(member.thread, member.expected_rev + 1) for member in members]
+        landed = await patiently(lambda: self._database.landed(marks, commit_id))
+        for fold, mark in zip(folds, marks, strict=True):
+            if mark not in landed:
+                for wish, plan, first_rev in fold.plans:
+                    wish.suspects.append((Mark(mark.thread, first_rev), commit_id, plan))
+        return [Written(landed.get(mark), mark.rev - 1) for mark in marks]
+
+    async def _halve(self, folds: list[_Fold[S]], error: Rejected) -> None:
+        """One poisoned member must not fail its neighbours."""
+        if len(folds) > 1:
+            middle = len(folds) // 2
+            await self._write(folds[:middle])
+            await self._write(folds[middle:])
+            return
+        # Alone: a key or an id that someone else took meanwhile shows itself on a fresh read.
+        for wish, _, _ in folds[0].plans:
+            self._lose(wish, _refused(error))
+
+    def _settle(self, folds: list[_Fold[S]], members: list[Member], written: Sequence[Written]) -> None:
+        accepted: list[Member] = []
+        for fold, member, result in zip(folds, members, written, strict=True):
+            if result.at is None:
+                for wish, _, _ in fold.plans:
+                    self._lose(wish, None)
+                continue
+            accepted.append(member)
+            self._fresh[member.run_id] = self._planner.resolved(fold.after, result.at)
+            fold.answer(result.at)
+        if accepted:
+            self._count(accepted, sum(len(fold.plans) for fold in folds))
+
+    def _count(self, accepted: list[Member], intentions: int) -> None:
+        self.commits += 1
+        self.members += len(accepted)
+        self.intentions += intentions
+        self._on_commit(accepted)
+
+    def _lose(self, wish: _Wish[S], error: DatabaseError | None) -> None:
+        wish.known = None
+        wish.losses += 1
+        if error is not None and wish.losses > LOSSES_BEFORE_LOCK:
+            wish.fail(error)
+            return
+        self._enqueue(wish)
+
+    async def _answered_before(self, wish: _Wish[S], head: int) -> bool:
+        """Did a commit of unknown fate succeed after all? Certain once the run's head has reached its revision."""
+        for mark, commit_id, plan in wish.suspects:
+            if mark.rev <= head:
+                at = await self._landed_at(mark, commit_id)
+                if at is not None:
+                    wish.answer(Committed(plan, at, mark.rev))
+                    return True
+        return False
+
+    async def _landed_at(self, mark: Mark, commit_id: int) -> int | None:
+        landed = await patiently(lambda: self._database.landed([mark], commit_id))
+        return landed.get(mark)
+
+    async def _commit_locked(self, wish: _Wish[S]) -> None:
+        """Lock first, decide with the very instant, write: for wishes that keep losing, or need the exact time."""
+        try:
+            while not await self._try_locked(wish):
+                pass
+        except Exception as error:
+            wish.fail(error)
+
+    async def _try_locked(self, wish: _Wish[S]) -> bool:
+        """True once the wish is answered; False to try again."""
+        commit_id = ambient.random_bits(62)
+        folds: list[_Fold[S]] = []
+
+        def plan(seen: Slice, at: int) -> Member | None:
+            state = self._planner.open(wish.run_id, seen)
+            fold = _Fold(state, self._planner.head(state), at)
+            folds.append(fold)
+            if any(mark.rev <= fold.head for mark, _, _ in wish.suspects):
+                return None
+            fold.add(wish, at)
+            return self._member(fold) if fold.length else None
+
+        try:
+            at = await patiently(lambda: self._database.write_locked(wish.intention.request, plan, commit_id))
+        except OutcomeUnknown:
+            for _, decided, first_rev in folds[-1].plans if folds else ():
+                wish.suspects.append((Mark(f"run:{wish.run_id}", first_rev), commit_id, decided))
+            return False
+        except Rejected as error:
+            wish.losses += 1
+            if wish.losses > 2 * LOSSES_BEFORE_LOCK:
+                raise _refused(error) from error
+            return False
+        fold = folds[-1]
+        if not fold.plans:
+            answered = await self._answered_before(wish, fold.head)
+            wish.suspects = [suspect for suspect in wish.suspects if suspect[0].rev > fold.head]
+            return answered
+        fold.answer(at)
+        if at is not None:
+            self._count([self._member(fold)], 1)
+        return True
+
+
+def _refused(error: Rejected) -> DatabaseError:
+    return DatabaseError(f"the database refused this write: {error}", code="write_rejected")
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]], *, patience_s: float = PATIENCE_S) -> T:
+    """Try again, with full jitter, while the database is busy; give up in words when it stays so."""
+    deadline = ambient.monotonic() + patience_s
+    delay_s = 0.01
+    while True:
+        try:
+            return await attempt()
+        except Busy as error:
+            if ambient.monotonic() >= deadline:
+                text = f"the database was not ready for {patience_s:.0f} s: {error}"
+                raise DatabaseError(text, code="database_unavailable") from error
+        await asyncio.sleep(ambient.jitter(delay_s))
+        delay_s = min(delay_s * 2, 1.0)
+
+
+def _chunks(folds: list[_Fold[Any]]) -> list[list[_Fold[Any]]]:
+    """Keep a statement under a megabyte of bodies; a larger body travels alone."""
+    chunks: list[list[_Fold[Any]]] = [[]]
+    size = 0
+    for fold in folds:
+        weight = sum(len(entry.data) for _, plan, _ in fold.plans for entry in plan.entries)
+        if chunks[-1] and size + weight > BATCH_BYTES_MAX:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(fold)
+        size += weight
+    return chunks

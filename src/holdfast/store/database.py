@@ -1,0 +1,65 @@
+"""The seam between the store and its two databases: a handful of methods, each one complete piece of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from holdfast.store.types import (
+    Append,
+    Beat,
+    Beaten,
+    Claimed,
+    ClaimRequest,
+    Mark,
+    Member,
+    Row,
+    Slice,
+    SliceRequest,
+    Written,
+)
+
+LockedPlan = Callable[[Slice, int], Member | None]
+"""Asked under the run's lock, with the commit's own instant. None: nothing to write."""
+
+OnHint = Callable[[Sequence[str]], None]
+"""Told which threads and queues may have news. An empty sequence means: look at everything."""
+
+
+class Database(Protocol):
+    """What SQLite and Postgres each do in their own best way. Raises `Busy`, `Rejected` or `OutcomeUnknown`."""
+
+    prefix: str
+    """What stands before a table's name: `schema.` on Postgres, nothing on SQLite."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def migrate(self) -> None: ...
+
+    async def now(self) -> int: ...
+
+    async def fetch(self, sql: str, *params: Any) -> list[Row]: ...
+
+    async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]: ...
+
+    async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None: ...
+
+    async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]: ...
+
+    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]: ...
+
+    async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None: ...
+
+    async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]: ...
+
+    async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]: ...
+
+    async def claim(self, request: ClaimRequest, commit_id: int) -> list[Claimed]: ...
+
+    async def heartbeat(self, beats: Sequence[Beat], lease_us: int, commit_id: int) -> list[Beaten]: ...
+
+    async def send_hint(self, topics: Sequence[str]) -> None: ...
+
+    async def listen(self, on_hint: OnHint) -> None: ...

@@ -1,0 +1,94 @@
+"""Hints: lossy news that something may be worth a look. Polling alone delivers everything; hints make it quick.
+
+Inside one process a hint is an event. To other processes it travels after the commit, on a connection of its own,
+with whatever gathered while the last one was on its way. A lost hint costs latency, never work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from holdfast.errors import HoldfastError
+from holdfast.store.database import Database
+from holdfast.store.types import Busy, OutcomeUnknown
+
+EVERYTHING = "*"
+
+
+class Listener:
+    """One waiter's ear. Topics are thread names and `queue:<name>`; none means all."""
+
+    def __init__(self, hints: Hints, topics: Iterable[str]) -> None:
+        self._hints = hints
+        self._topics = frozenset(topics)
+        self._heard = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def wait(self, timeout: float) -> bool:
+        """True when there may be news, False after `timeout` seconds. News that came between two waits is kept."""
+        try:
+            await asyncio.wait_for(self._heard.wait(), timeout)
+        except TimeoutError:
+            return False
+        finally:
+            self._heard.clear()
+        return True
+
+    def close(self) -> None:
+        self._hints.forget(self)
+
+    def tell(self, topics: frozenset[str]) -> None:
+        if not self._topics or EVERYTHING in topics or self._topics & topics:
+            self._loop.call_soon_threadsafe(self._heard.set)
+
+
+class Hints:
+    """All listeners of one store, and the one sender to other processes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._listeners: set[Listener] = set()
+        self._outgoing: set[str] = set()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._database.listen(self._received)
+
+    async def stop(self) -> None:
+        if self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
+
+    def listen(self, topics: Iterable[str] = ()) -> Listener:
+        listener = Listener(self, topics)
+        self._listeners.add(listener)
+        return listener
+
+    def forget(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Tell this process now and the others soon."""
+        news = frozenset(topics)
+        self._tell(news)
+        self._outgoing |= news
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while self._outgoing:
+                topics, self._outgoing = sorted(self._outgoing), set()
+                await self._database.send_hint(topics)
+        except (Busy, OutcomeUnknown, HoldfastError, OSError):
+            # Nobody may wait for a hint or fail by one: the next poll finds what it spoke of.
+            self._outgoing.clear()
+        finally:
+            self._sender = None
+
+    def _received(self, topics: Sequence[str]) -> None:
+        self._tell(frozenset(topics) or frozenset({EVERYTHING}))
+
+    def _tell(self, topics: frozenset[str]) -> None:
+        for listener in tuple(self._listeners):
+            listener.tell(topics)

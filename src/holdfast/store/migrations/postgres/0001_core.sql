@@ -1,0 +1,289 @@
+CREATE SEQUENCE {s}position;
+
+-- Sessions group runs and name their owner; the pair is what a run refers to, so no run lands in a stranger's session.
+CREATE TABLE {s}sessions (
+    session_id text PRIMARY KEY,
+    user_id    text NOT NULL,
+    UNIQUE (session_id, user_id)
+);
+
+-- No body is kept here: input_rev and output_rev point into the journal.
+CREATE TABLE {s}runs (
+    run_id              text PRIMARY KEY CHECK (run_id <> ''),
+    session_id          text NOT NULL,
+    user_id             text NOT NULL,
+    clog_id             text NOT NULL,
+    queue               text NOT NULL,
+    mode                text NOT NULL,
+    lane                text,
+    priority            integer NOT NULL,
+    max_attempts        integer NOT NULL,
+    backoff_us          bigint NOT NULL,
+    backoff_max_us      bigint NOT NULL,
+    max_deliveries      integer NOT NULL,
+    resumable           integer NOT NULL,
+    parent_run_id       text,
+    created_at          bigint NOT NULL,
+    status              text NOT NULL CHECK (
+        status IN ('idle', 'pending', 'active', 'waiting', 'paused', 'done', 'failed', 'cancelled')
+    ),
+    rev                 integer NOT NULL,
+    at                  bigint NOT NULL,
+    attempt             integer NOT NULL,
+    deliveries          integer NOT NULL,
+    input_rev           integer,
+    output_rev          integer,
+    wake_at             bigint,
+    last_error          text,
+    error_kind          text,
+    cancel_requested_at bigint,
+    started_at          bigint,
+    finished_at         bigint,
+    boundary_step       text,
+    boundary_kind       text,
+    boundary_rev        integer,
+    boundary_expires_at bigint,
+    FOREIGN KEY (session_id, user_id) REFERENCES {s}sessions (session_id, user_id) ON DELETE CASCADE
+) WITH (
+    fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX runs_by_session ON {s}runs (session_id, run_id);
+CREATE INDEX runs_by_clog ON {s}runs (clog_id, run_id);
+
+-- Open work only; a settled item leaves the table. due_at puts a live lease behind its end.
+CREATE TABLE {s}work (
+    run_id           text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    key              text NOT NULL,
+    queue            text NOT NULL,
+    clog_id          text NOT NULL,
+    priority         integer NOT NULL,
+    step             text NOT NULL,
+    visible_at       bigint NOT NULL,
+    waiting          integer NOT NULL,
+    attempt          integer NOT NULL,
+    deliveries       integer NOT NULL,
+    input_rev        integer,
+    owner_id         text,
+    claim_id         text,
+    claim_token_hash text,
+    lease_until      bigint,
+    due_at           bigint NOT NULL GENERATED ALWAYS AS (greatest(visible_at, coalesce(lease_until, 0))) STORED,
+    PRIMARY KEY (run_id, key),
+    CHECK ((claim_id IS NULL) = (lease_until IS NULL) AND (claim_id IS NULL) = (owner_id IS NULL)),
+    CHECK ((claim_id IS NULL) = (claim_token_hash IS NULL))
+) WITH (
+    fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX work_due ON {s}work (queue, priority, due_at);
+
+-- The truth. Text, not jsonb: jsonb refuses, reorders and rounds what must be read back as it was written.
+CREATE TABLE {s}journal (
+    position  bigint NOT NULL DEFAULT nextval('{s}position'),
+    thread    text NOT NULL CHECK (thread <> ''),
+    rev       integer NOT NULL CHECK (rev > 0),
+    kind      text NOT NULL,
+    data      text NOT NULL,
+    at        bigint NOT NULL,
+    digest    bytea NOT NULL,
+    commit_id bigint NOT NULL,
+    PRIMARY KEY (thread, rev)
+);
+-- Positions grow with the file, so a coarse index finds them.
+CREATE INDEX journal_by_position ON {s}journal USING brin (position) WITH (pages_per_range = 16);
+
+-- Heads of the threads that belong to no run.
+CREATE TABLE {s}threads (
+    thread text PRIMARY KEY,
+    rev    integer NOT NULL,
+    at     bigint NOT NULL
+);
+
+CREATE TABLE {s}ticks (
+    tick_id       text PRIMARY KEY,
+    run_id        text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    key           text NOT NULL,
+    claimed_rev   integer NOT NULL,
+    started_at    bigint NOT NULL,
+    outcome       text,
+    result_digest text,
+    settled_rev   integer
+);
+CREATE INDEX ticks_by_run ON {s}ticks (run_id, claimed_rev);
+
+CREATE TABLE {s}signals (
+    run_id    text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    seq       integer NOT NULL,
+    signal_id text NOT NULL,
+    name      text,
+    has_input integer NOT NULL,
+    tick_id   text,
+    PRIMARY KEY (run_id, seq)
+);
+CREATE INDEX signals_waiting ON {s}signals (run_id, seq) WHERE tick_id IS NULL;
+
+CREATE TABLE {s}children (
+    run_id       text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    child_run_id text NOT NULL,
+    clog_id      text NOT NULL,
+    child_key    text NOT NULL,
+    step         text NOT NULL,
+    started_rev  integer NOT NULL,
+    status       text,
+    finished_rev integer,
+    PRIMARY KEY (run_id, child_run_id)
+);
+
+CREATE TABLE {s}runnables (
+    run_id        text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    key           text NOT NULL,
+    step          text NOT NULL,
+    planned_rev   integer,
+    scheduled_rev integer,
+    intent_digest text,
+    status        text NOT NULL,
+    result_digest text,
+    result_rev    integer,
+    applied_rev   integer,
+    PRIMARY KEY (run_id, key)
+);
+
+CREATE TABLE {s}anomalies (
+    run_id       text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    reason       text NOT NULL,
+    claim_id     text NOT NULL,
+    entry_kind   text NOT NULL,
+    rev          integer NOT NULL,
+    runnable_key text NOT NULL,
+    step         text NOT NULL,
+    PRIMARY KEY (run_id, reason, claim_id)
+);
+
+-- Keys that callers gave; they live as long as what they made.
+CREATE TABLE {s}keys (
+    scope       text NOT NULL,
+    key         text NOT NULL,
+    body_digest text NOT NULL,
+    run_id      text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    rev         integer NOT NULL,
+    PRIMARY KEY (scope, key)
+);
+CREATE INDEX keys_by_run ON {s}keys (run_id);
+
+-- What one run's commit means for another, until the other has committed it.
+CREATE TABLE {s}handoffs (
+    target_run_id text NOT NULL,
+    source_run_id text NOT NULL,
+    kind          text NOT NULL,
+    rev           integer NOT NULL,
+    PRIMARY KEY (target_run_id, source_run_id, kind)
+);
+
+CREATE TABLE {s}checkpoints (
+    thread text PRIMARY KEY,
+    rev    integer NOT NULL,
+    state  text NOT NULL,
+    digest bytea NOT NULL
+);
+
+-- The claim, as a function so that its plan is pinned: a queue that was analysed empty and then filled would sort.
+-- Locks runs first, then work, in this order; any other order double-claims or deadlocks. Items whose lease ran out
+-- are only named, with a null claim_id: taking them over may end the run, and that is decided with care elsewhere.
+CREATE FUNCTION {s}claim(
+    in_queues text[], in_clogs text[], in_claim_ids text[], in_hashes text[], in_owner text, in_lease bigint,
+    in_commit bigint, in_now bigint
+) RETURNS TABLE (run_id text, key text, claim_id text, at bigint)
+LANGUAGE sql VOLATILE
+SET enable_sort = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+WITH RECURSIVE
+t AS MATERIALIZED (
+    SELECT coalesce(in_now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+queues AS MATERIALIZED (
+    SELECT q FROM unnest(in_queues) q
+),
+levels AS (
+    (SELECT q.q AS queue, (SELECT max(w.priority) FROM {s}work w WHERE w.queue = q.q) AS priority FROM queues q)
+    UNION ALL
+    SELECT l.queue, (
+        SELECT max(w.priority) FROM {s}work w WHERE w.queue = l.queue AND w.priority < l.priority
+    )
+    FROM levels l
+    WHERE l.priority IS NOT NULL
+),
+ranked AS MATERIALIZED (
+    SELECT row_number() OVER (ORDER BY l.priority DESC, l.queue) AS place, l.queue, l.priority
+    FROM levels l
+    WHERE l.priority IS NOT NULL
+),
+picked AS MATERIALIZED (
+    SELECT x.*
+    FROM ranked l
+    CROSS JOIN LATERAL (
+        SELECT w.run_id, w.key, w.claim_id, w.attempt, r.rev, r.at
+        FROM {s}work w
+        JOIN {s}runs r ON r.run_id = w.run_id
+        WHERE w.queue = l.queue
+          AND w.priority = l.priority
+          AND w.due_at <= (SELECT now FROM t)
+          AND (in_clogs IS NULL OR w.clog_id = ANY (in_clogs))
+          AND r.status IN ('pending', 'waiting', 'active')
+        ORDER BY w.due_at
+        LIMIT cardinality(in_claim_ids)
+        FOR UPDATE OF r, w SKIP LOCKED
+    ) x
+    LIMIT cardinality(in_claim_ids)
+),
+fresh AS MATERIALIZED (
+    SELECT
+        p.run_id, p.key, p.attempt, p.rev,
+        -- Siblings of one run share its row: each takes the next revision.
+        p.rev + row_number() OVER (PARTITION BY p.run_id ORDER BY p.key) AS next_rev,
+        greatest(t.now, p.at) AS ts,
+        c.claim_id, c.hash
+    FROM (SELECT p.*, row_number() OVER () AS i FROM picked p WHERE p.claim_id IS NULL) p
+    JOIN unnest(in_claim_ids, in_hashes) WITH ORDINALITY c (claim_id, hash, i) ON c.i = p.i
+    CROSS JOIN t
+),
+body AS MATERIALIZED (
+    SELECT f.*,
+        '{' || CASE WHEN f.attempt > 0 THEN '"attempt":' || f.attempt || ',' ELSE '' END
+        || '"claim_id":"' || f.claim_id || '","lease_us":' || in_lease || ',"owner_id":"' || in_owner || '"'
+        || CASE WHEN f.key <> '' THEN ',"runnable_key":"' || f.key || '"' ELSE '' END
+        || ',"token_hash":"' || f.hash || '","v":1}' AS data
+    FROM fresh f
+),
+leased AS (
+    UPDATE {s}work w
+    SET claim_id = f.claim_id, claim_token_hash = f.hash, owner_id = in_owner, lease_until = f.ts + in_lease,
+        waiting = 0, deliveries = w.deliveries + 1
+    FROM fresh f
+    WHERE w.run_id = f.run_id AND w.key = f.key
+),
+heads AS MATERIALIZED (
+    SELECT f.run_id, max(f.next_rev) AS rev, max(f.ts) AS ts, bool_or(f.key = '') AS root FROM fresh f GROUP BY f.run_id
+),
+moved AS (
+    UPDATE {s}runs r
+    SET status = 'active', rev = h.rev, at = h.ts, started_at = coalesce(r.started_at, h.ts),
+        deliveries = CASE WHEN h.root THEN r.deliveries + 1 ELSE r.deliveries END,
+        wake_at = CASE WHEN h.root THEN NULL ELSE r.wake_at END
+    FROM heads h
+    WHERE r.run_id = h.run_id
+),
+ticked AS (
+    INSERT INTO {s}ticks (tick_id, run_id, key, claimed_rev, started_at)
+    SELECT f.claim_id, f.run_id, f.key, f.next_rev, f.ts FROM fresh f
+),
+noted AS (
+    INSERT INTO {s}journal (thread, rev, kind, data, at, digest, commit_id)
+    SELECT 'run:' || b.run_id, b.next_rev, 'attempt_claimed', b.data, b.ts,
+        sha256(convert_to('attempt_claimed' || chr(10) || b.data || chr(10), 'UTF8')), in_commit
+    FROM body b
+)
+SELECT f.run_id, f.key, f.claim_id, f.ts FROM fresh f
+UNION ALL
+SELECT p.run_id, p.key, NULL, t.now FROM picked p CROSS JOIN t WHERE p.claim_id IS NOT NULL
+$$;

@@ -1,0 +1,178 @@
+-- Sessions group runs and name their owner; the pair is what a run refers to, so no run lands in a stranger's session.
+CREATE TABLE sessions (
+    session_id text PRIMARY KEY,
+    user_id    text NOT NULL,
+    UNIQUE (session_id, user_id)
+) STRICT;
+
+-- No body is kept here: input_rev and output_rev point into the journal.
+CREATE TABLE runs (
+    run_id              text PRIMARY KEY CHECK (run_id <> ''),
+    session_id          text NOT NULL,
+    user_id             text NOT NULL,
+    clog_id             text NOT NULL,
+    queue               text NOT NULL,
+    mode                text NOT NULL,
+    lane                text,
+    priority            integer NOT NULL,
+    max_attempts        integer NOT NULL,
+    backoff_us          integer NOT NULL,
+    backoff_max_us      integer NOT NULL,
+    max_deliveries      integer NOT NULL,
+    resumable           integer NOT NULL,
+    parent_run_id       text,
+    created_at          integer NOT NULL,
+    status              text NOT NULL CHECK (
+        status IN ('idle', 'pending', 'active', 'waiting', 'paused', 'done', 'failed', 'cancelled')
+    ),
+    rev                 integer NOT NULL,
+    at                  integer NOT NULL,
+    attempt             integer NOT NULL,
+    deliveries          integer NOT NULL,
+    input_rev           integer,
+    output_rev          integer,
+    wake_at             integer,
+    last_error          text,
+    error_kind          text,
+    cancel_requested_at integer,
+    started_at          integer,
+    finished_at         integer,
+    boundary_step       text,
+    boundary_kind       text,
+    boundary_rev        integer,
+    boundary_expires_at integer,
+    FOREIGN KEY (session_id, user_id) REFERENCES sessions (session_id, user_id) ON DELETE CASCADE
+) STRICT;
+CREATE INDEX runs_by_session ON runs (session_id, run_id);
+CREATE INDEX runs_by_clog ON runs (clog_id, run_id);
+
+-- Open work only; a settled item leaves the table. due_at puts a live lease behind its end.
+CREATE TABLE work (
+    run_id           text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    key              text NOT NULL,
+    queue            text NOT NULL,
+    clog_id          text NOT NULL,
+    priority         integer NOT NULL,
+    step             text NOT NULL,
+    visible_at       integer NOT NULL,
+    waiting          integer NOT NULL,
+    attempt          integer NOT NULL,
+    deliveries       integer NOT NULL,
+    input_rev        integer,
+    owner_id         text,
+    claim_id         text,
+    claim_token_hash text,
+    lease_until      integer,
+    due_at           integer NOT NULL GENERATED ALWAYS AS (max(visible_at, coalesce(lease_until, 0))) STORED,
+    PRIMARY KEY (run_id, key),
+    CHECK ((claim_id IS NULL) = (lease_until IS NULL) AND (claim_id IS NULL) = (owner_id IS NULL)),
+    CHECK ((claim_id IS NULL) = (claim_token_hash IS NULL))
+) STRICT;
+CREATE INDEX work_due ON work (queue, priority, due_at);
+
+-- The truth. AUTOINCREMENT, because a position must never be given twice.
+CREATE TABLE journal (
+    position  integer PRIMARY KEY AUTOINCREMENT,
+    thread    text NOT NULL CHECK (thread <> ''),
+    rev       integer NOT NULL CHECK (rev > 0),
+    kind      text NOT NULL,
+    data      text NOT NULL,
+    at        integer NOT NULL,
+    digest    blob NOT NULL,
+    commit_id integer NOT NULL,
+    UNIQUE (thread, rev)
+) STRICT;
+
+-- Heads of the threads that belong to no run.
+CREATE TABLE threads (
+    thread text PRIMARY KEY,
+    rev    integer NOT NULL,
+    at     integer NOT NULL
+) STRICT;
+
+CREATE TABLE ticks (
+    tick_id       text PRIMARY KEY,
+    run_id        text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    key           text NOT NULL,
+    claimed_rev   integer NOT NULL,
+    started_at    integer NOT NULL,
+    outcome       text,
+    result_digest text,
+    settled_rev   integer
+) STRICT;
+CREATE INDEX ticks_by_run ON ticks (run_id, claimed_rev);
+
+CREATE TABLE signals (
+    run_id    text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    seq       integer NOT NULL,
+    signal_id text NOT NULL,
+    name      text,
+    has_input integer NOT NULL,
+    tick_id   text,
+    PRIMARY KEY (run_id, seq)
+) STRICT;
+CREATE INDEX signals_waiting ON signals (run_id, seq) WHERE tick_id IS NULL;
+
+CREATE TABLE children (
+    run_id       text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    child_run_id text NOT NULL,
+    clog_id      text NOT NULL,
+    child_key    text NOT NULL,
+    step         text NOT NULL,
+    started_rev  integer NOT NULL,
+    status       text,
+    finished_rev integer,
+    PRIMARY KEY (run_id, child_run_id)
+) STRICT;
+
+CREATE TABLE runnables (
+    run_id        text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    key           text NOT NULL,
+    step          text NOT NULL,
+    planned_rev   integer,
+    scheduled_rev integer,
+    intent_digest text,
+    status        text NOT NULL,
+    result_digest text,
+    result_rev    integer,
+    applied_rev   integer,
+    PRIMARY KEY (run_id, key)
+) STRICT;
+
+CREATE TABLE anomalies (
+    run_id       text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    reason       text NOT NULL,
+    claim_id     text NOT NULL,
+    entry_kind   text NOT NULL,
+    rev          integer NOT NULL,
+    runnable_key text NOT NULL,
+    step         text NOT NULL,
+    PRIMARY KEY (run_id, reason, claim_id)
+) STRICT;
+
+-- Keys that callers gave; they live as long as what they made.
+CREATE TABLE keys (
+    scope       text NOT NULL,
+    key         text NOT NULL,
+    body_digest text NOT NULL,
+    run_id      text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    rev         integer NOT NULL,
+    PRIMARY KEY (scope, key)
+) STRICT;
+CREATE INDEX keys_by_run ON keys (run_id);
+
+-- What one run's commit means for another, until the other has committed it.
+CREATE TABLE handoffs (
+    target_run_id text NOT NULL,
+    source_run_id text NOT NULL,
+    kind          text NOT NULL,
+    rev           integer NOT NULL,
+    PRIMARY KEY (target_run_id, source_run_id, kind)
+) STRICT;
+
+CREATE TABLE checkpoints (
+    thread text PRIMARY KEY,
+    rev    integer NOT NULL,
+    state  text NOT NULL,
+    digest blob NOT NULL
+) STRICT;

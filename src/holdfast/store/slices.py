@@ -1,0 +1,39 @@
+"""The parts of a run that a command may need to see, each one small query on a primary key.
+
+Named parameters become columns of the request on Postgres (all parts of all requests in one statement, one snapshot)
+and bound values on SQLite (one read transaction).
+"""
+
+from __future__ import annotations
+
+PARTS: dict[str, str] = {
+    "work": "SELECT * FROM {s}work WHERE run_id = :run_id",
+    # Two are enough: the signal bound to this tick and the one that comes next.
+    "signals": "SELECT * FROM {s}signals WHERE run_id = :run_id AND tick_id IS NULL ORDER BY seq LIMIT 2",
+    "ticks": """
+        SELECT * FROM {s}ticks
+        WHERE run_id = :run_id
+          AND tick_id IN (
+            SELECT :claim_id UNION SELECT claim_id FROM {s}work WHERE run_id = :run_id AND claim_id IS NOT NULL
+          )
+    """,
+    "children": """
+        SELECT * FROM {s}children
+        WHERE run_id = :run_id AND (status IS NULL OR child_run_id = :child_run_id)
+    """,
+    "runnables": "SELECT * FROM {s}runnables WHERE run_id = :run_id AND key = :runnable_key",
+    "keys": "SELECT * FROM {s}keys WHERE scope = :scope AND key = :key",
+    "anomalies": "SELECT * FROM {s}anomalies WHERE run_id = :run_id AND claim_id IN ('', :claim_id)",
+    "handoffs": "SELECT * FROM {s}handoffs WHERE target_run_id = :run_id",
+}
+WHOLE: dict[str, str] = {
+    **{
+        name: f"SELECT * FROM {{s}}{name} WHERE run_id = :run_id"
+        for name in ("work", "signals", "ticks", "children", "runnables", "anomalies")
+    },
+    "keys": "SELECT * FROM {s}keys WHERE run_id = :run_id AND scope = 'run:' || :run_id",
+    "handoffs": PARTS["handoffs"],
+}
+"""All of them, for entries that may concern any part of the run."""
+
+RUN = "SELECT * FROM {s}runs WHERE run_id = :run_id"

@@ -1,0 +1,499 @@
+"""SQLite: one writer thread, short readers, `synchronous=FULL`, and the hot statements in SQLite's own best way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import ambient
+from holdfast.errors import DatabaseError
+from holdfast.store import migrate, slices
+from holdfast.store.database import LockedPlan, OnHint
+from holdfast.store.sqlite_files import Turnstile, check_place
+from holdfast.store.sqlite_writer import Writer, mapped
+from holdfast.store.tables import INDEXES, RUN_FIXED, RUN_MOVING, RUNS, Table, moment
+from holdfast.store.types import (
+    Append,
+    Beat,
+    Beaten,
+    Claimed,
+    ClaimRequest,
+    Mark,
+    Member,
+    NewEntry,
+    Row,
+    Slice,
+    SliceRequest,
+    Written,
+)
+
+T = TypeVar("T")
+MEMORY = ":memory:"
+BUSY_TIMEOUT_S = 5.0
+PROBE_S = 0.05
+OLDEST = (3, 37, 0)
+
+
+class SQLite:
+    """A database in one file, shared by the processes of one host; or in memory, for one process."""
+
+    prefix = ""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Callable[[], int] | None,
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        self._path = path
+        self._in_memory = path == MEMORY
+        self._clock = clock or ambient.wall_us
+        self._busy_timeout_s = busy_timeout_s
+        self._inode: tuple[int, int] | None = None
+        self._turnstile: Turnstile | None = None
+        self._writer: Writer | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._idle_readers: list[sqlite3.Connection] = []
+        self._probe: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise DatabaseError(
+                f"SQLite {sqlite3.sqlite_version} is too old; Holdfast needs 3.37 or newer", code="database_unusable"
+            )
+        if not self._in_memory:
+            check_place(Path(self._path))
+            self._turnstile = Turnstile(Path(self._path), timeout_s=self._busy_timeout_s)
+            self._readers = ThreadPoolExecutor(2, thread_name_prefix="holdfast-sqlite-reader")
+        self._writer = Writer(self._connect, self._clock, self._turnstile, self._check_file)
+        try:
+            await asyncio.to_thread(self._writer.start)
+        except sqlite3.Error as error:
+            raise DatabaseError(f"{self._path} cannot be opened: {error}", code="database_unusable") from error
+
+    async def close(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
+        if self._readers is not None:
+            self._readers.shutdown()
+            for connection in self._idle_readers:
+                connection.close()
+        if self._writer is not None:
+            await self._writer.stop()
+        if self._turnstile is not None:
+            self._turnstile.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=self._busy_timeout_s,
+            cached_statements=256,
+        )
+        connection.row_factory = sqlite3.Row
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if not self._in_memory and mode != "wal":
+            connection.close()
+            raise sqlite3.OperationalError(f"the file cannot use WAL (it answers {mode!r})")
+        # FULL, said aloud: NORMAL loses acknowledged commits when the power goes.
+        for pragma in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {pragma}")
+        if not self._in_memory:
+            stat = os.stat(self._path)
+            self._inode = self._inode or (stat.st_dev, stat.st_ino)
+        return connection
+
+    def _check_file(self) -> None:
+        """A file that was moved or replaced under us must not be written: half the truth would be in each."""
+        if self._inode is None:
+            return
+        try:
+            stat = os.stat(self._path)
+        except FileNotFoundError:
+            raise DatabaseError(f"{self._path} was removed while open; restore it and reopen", code="database_replaced")  # noqa: B904
+        if (stat.st_dev, stat.st_ino) != self._inode:
+            raise DatabaseError(f"{self._path} was replaced while open; close and reopen", code="database_replaced")
+
+    async def migrate(self) -> None:
+        await self._write(_migrate)
+
+    async def now(self) -> int:
+        return self._clock()
+
+    async def fetch(self, sql: str, *params: Any) -> list[Row]:
+        return await self._read(lambda connection, now: _rows(connection, sql, params))
+
+    async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]:
+        return await self._read(
+            lambda connection, now: _in_snapshot(
+                connection, lambda: [_rows(connection, sql, params) for sql, params in queries]
+            )
+        )
+
+    async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        def job(connection: sqlite3.Connection, now: int) -> None:
+            for sql, params in statements:
+                connection.execute(sql, _numbered(params))
+
+        await self._write(job)
+
+    async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
+        def job(connection: sqlite3.Connection, now: int) -> list[Slice]:
+            return _in_snapshot(connection, lambda: [_read_slice(connection, request, now) for request in requests])
+
+        return await self._read(job)
+
+    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]:
+        return await self._write(
+            lambda connection, now: [_write_member(connection, member, now, commit_id) for member in members]
+        )
+
+    async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None:
+        def job(connection: sqlite3.Connection, now: int) -> int | None:
+            seen = _read_slice(connection, request, now)
+            at = max(now, seen.run["at"]) if seen.run else now
+            member = plan(seen, at)
+            return None if member is None else _write_member(connection, member, at, commit_id).at
+
+        return await self._write(job)
+
+    async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]:
+        return await self._write(
+            lambda connection, now: [_append(connection, append, now, commit_id) for append in appends]
+        )
+
+    async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
+        def job(connection: sqlite3.Connection, now: int) -> dict[Mark, int]:
+            found = {mark: connection.execute(_LANDED, (*mark, commit_id)).fetchone() for mark in marks}
+            return {mark: row["at"] for mark, row in found.items() if row}
+
+        return await self._read(job)
+
+    async def claim(self, request: ClaimRequest, commit_id: int) -> list[Claimed]:
+        return await self._write(lambda connection, now: _claim(connection, request, now, commit_id))
+
+    async def heartbeat(self, beats: Sequence[Beat], lease_us: int, commit_id: int) -> list[Beaten]:
+        def job(connection: sqlite3.Connection, now: int) -> list[Beaten]:
+            answers = (_heartbeat(connection, beat, lease_us, now, commit_id) for beat in beats)
+            return [answer for answer in answers if answer]
+
+        return await self._write(job)
+
+    async def send_hint(self, topics: Sequence[str]) -> None:
+        """Other processes see the commit itself, through `data_version`."""
+
+    async def listen(self, on_hint: OnHint) -> None:
+        if not self._in_memory:
+            self._probe = asyncio.create_task(self._watch(on_hint))
+
+    async def _watch(self, on_hint: OnHint) -> None:
+        """Ask a cheap question of one connection for ever: has another one committed?"""
+        assert self._readers is not None
+        connection = await asyncio.to_thread(self._connect)
+        seen = None
+        try:
+            while True:
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
+                if seen is not None and version != seen:
+                    on_hint(())
+                seen = version
+                await asyncio.sleep(PROBE_S)
+        finally:
+            connection.close()
+
+    async def _write(self, job: Callable[[sqlite3.Connection, int], T]) -> T:
+        return await self._opened().write(job)
+
+    async def _read(self, job: Callable[[sqlite3.Connection, int], T]) -> T:
+        writer = self._opened()
+        if self._readers is None:
+            return await writer.read(job)
+        writer.check_process()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_with, job)
+
+    def _read_with(self, job: Callable[[sqlite3.Connection, int], T]) -> T:
+        connection = self._idle_readers.pop() if self._idle_readers else self._connect()
+        try:
+            return job(connection, self._clock())
+        except sqlite3.Error as error:
+            raise mapped(error) from error
+        finally:
+            self._idle_readers.append(connection)
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            raise DatabaseError("the database is not open; use `async with` or open() first", code="not_open")
+        return self._writer
+
+
+def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
+    """Portable texts say $1, $2 …, which SQLite takes as names."""
+    return {str(number): value for number, value in enumerate(params, start=1)}
+
+
+def _rows(connection: sqlite3.Connection, sql: str, params: tuple[Any, ...]) -> list[Row]:
+    return [tuple(row) for row in connection.execute(sql, _numbered(params))]
+
+
+def _in_snapshot(connection: sqlite3.Connection, read: Callable[[], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return read()
+    finally:
+        connection.execute("COMMIT")
+
+
+def _migrate(connection: sqlite3.Connection, now: int) -> None:
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS holdfast_migrations (version integer PRIMARY KEY, name text, applied_at integer)"
+    )
+    applied = {row["version"] for row in connection.execute("SELECT version FROM holdfast_migrations")}
+    for migration in migrate.pending("sqlite", applied):
+        for statement in _statements(migration.sql):
+            connection.execute(statement)
+        connection.execute("INSERT INTO holdfast_migrations VALUES (?, ?, ?)", (migration.version, migration.name, now))
+
+
+def _statements(script: str) -> Iterable[str]:
+    # executescript() would commit first; the migration must stand or fall as one.
+    text = ""
+    for line in script.splitlines(keepends=True):
+        text += line
+        if sqlite3.complete_statement(text):
+            yield text
+            text = ""
+
+
+_RUN = slices.RUN.format(s="")
+_PARTS = {name: part.format(s="") for name, part in slices.PARTS.items()}
+_WHOLE = {name: part.format(s="") for name, part in slices.WHOLE.items()}
+_FIRST = "SELECT digest FROM journal WHERE thread = :thread AND rev = 1"
+_LANDED = "SELECT at FROM journal WHERE thread = ? AND rev = ? AND commit_id = ?"
+
+
+def _read_slice(connection: sqlite3.Connection, request: SliceRequest, now: int) -> Slice:
+    params = request._asdict()
+    chosen = _WHOLE if request.whole else _PARTS
+    run = connection.execute(_RUN, params).fetchone()
+    first = connection.execute(_FIRST, {"thread": f"run:{request.run_id}"}).fetchone()
+    parts = {name: [dict(row) for row in connection.execute(part, params)] for name, part in chosen.items()}
+    return Slice(
+        now=now, run=dict(run) if run else None, first_digest=first["digest"].hex() if first else None, **parts
+    )
+
+
+def _insert(table: Table) -> str:
+    names = ", ".join(table.names)
+    marks = ", ".join("?" for _ in table.names)
+    return f"INSERT INTO {table.name} ({names}) VALUES ({marks})"
+
+
+def _upsert(table: Table) -> str:
+    if table.insert_only:
+        return _insert(table)
+    updates = ", ".join(f"{name} = excluded.{name}" for name in table.values)
+    return f"{_insert(table)} ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {updates}"
+
+
+def _delete(table: Table) -> str:
+    return f"DELETE FROM {table.name} WHERE {' AND '.join(f'{name} = ?' for name in table.key)}"
+
+
+def _resolver(names: Sequence[str], moments: frozenset[str]) -> Callable[[Row, int], Row]:
+    places = frozenset(place for place, name in enumerate(names) if name in moments)
+    if not places:
+        return lambda row, at: row
+    return lambda row, at: tuple(moment(v, at) if i in places else v for i, v in enumerate(row))
+
+
+_UPSERTS = {name: _upsert(table) for name, table in INDEXES.items()}
+_DELETES = {name: _delete(table) for name, table in INDEXES.items()}
+_RESOLVERS = {name: _resolver(table.names, table.moments) for name, table in INDEXES.items()}
+_RUN_INSERT = _insert(RUNS)
+_RUN_UPDATE = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in RUN_MOVING)} WHERE run_id = ?"
+_RESOLVE_FIXED = _resolver(tuple(RUN_FIXED), RUNS.moments)
+_RESOLVE_MOVING = _resolver(tuple(RUN_MOVING), RUNS.moments)
+_SESSION = "INSERT INTO sessions (session_id, user_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_FENCED = """
+    SELECT 1 FROM work
+    WHERE run_id = ? AND key = ? AND claim_id = ? AND claim_token_hash = ? AND lease_until > ?
+"""
+_ENTRY = "INSERT INTO journal (thread, rev, kind, data, at, digest, commit_id) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+def _write_member(connection: sqlite3.Connection, member: Member, now: int, commit_id: int) -> Written:
+    """Accept the member whole or refuse it whole: its revision and its fences are judged here, under the one writer."""
+    head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (member.run_id,)).fetchone()
+    rev = head["rev"] if head else 0
+    if rev != member.expected_rev:
+        return Written(None, rev)
+    at = max(now, head["at"]) if head else now
+    for fence in member.fences:
+        if not connection.execute(_FENCED, (member.run_id, *fence, at)).fetchone():
+            return Written(None, rev)
+    moving = _RESOLVE_MOVING(member.run, at)
+    if member.created is not None:
+        fixed = _RESOLVE_FIXED(member.created, at)
+        connection.execute(_SESSION, (fixed[1], fixed[2]))
+        connection.execute(_RUN_INSERT, (*fixed, *moving))
+    else:
+        connection.execute(_RUN_UPDATE, (*moving, member.run_id))
+    for name, keys in member.changes.drops.items():
+        connection.executemany(_DELETES[name], keys)
+    for name, rows in member.changes.puts.items():
+        connection.executemany(_UPSERTS[name], [_RESOLVERS[name](row, at) for row in rows])
+    _write_entries(connection, member.thread, member.entries, rev, at, commit_id)
+    return Written(at, rev)
+
+
+def _write_entries(
+    connection: sqlite3.Connection, thread: str, entries: list[NewEntry], rev: int, at: int, commit_id: int
+) -> None:
+    connection.executemany(
+        _ENTRY,
+        [
+            (thread, rev + offset, entry.kind, entry.data, at, entry.digest, commit_id)
+            for offset, entry in enumerate(entries, start=1)
+        ],
+    )
+
+
+def _append(connection: sqlite3.Connection, append: Append, now: int, commit_id: int) -> Written:
+    head = connection.execute("SELECT rev, at FROM threads WHERE thread = ?", (append.thread,)).fetchone()
+    rev = head["rev"] if head else 0
+    if append.expected_rev != rev:
+        return Written(None, rev)
+    at = max(now, head["at"]) if head else now
+    connection.execute(
+        """
+        INSERT INTO threads (thread, rev, at) VALUES (?, ?, ?)
+        ON CONFLICT (thread) DO UPDATE SET rev = excluded.rev, at = excluded.at
+        """,
+        (append.thread, rev + len(append.entries), at),
+    )
+    _write_entries(connection, append.thread, append.entries, rev, at, commit_id)
+    return Written(at, rev)
+
+
+_LEVELS = """
+    WITH RECURSIVE levels (priority) AS (
+        SELECT max(priority) FROM work WHERE queue = :queue
+        UNION ALL
+        SELECT (SELECT max(priority) FROM work WHERE queue = :queue AND priority < levels.priority)
+        FROM levels
+        WHERE levels.priority IS NOT NULL
+    )
+    SELECT priority FROM levels WHERE priority IS NOT NULL
+"""
+_DUE = """
+    SELECT w.run_id, w.key, w.claim_id, w.attempt
+    FROM work w
+    JOIN runs r ON r.run_id = w.run_id
+    WHERE w.queue = :queue
+      AND w.priority = :priority
+      AND w.due_at <= :now
+      AND r.status IN ('pending', 'waiting', 'active')
+      {clogs}
+    ORDER BY w.due_at
+    LIMIT :limit
+"""
+
+
+def _claim(connection: sqlite3.Connection, request: ClaimRequest, now: int, commit_id: int) -> list[Claimed]:
+    """Take what is due, highest priority first, oldest first within one; leases that ran out are only named."""
+    tickets = list(zip(request.claim_ids, request.token_hashes, strict=True))[::-1]
+    answer: list[Claimed] = []
+    for item in _due(connection, request, now):
+        if item["claim_id"] is not None:
+            answer.append(Claimed(item["run_id"], item["key"], None, now))
+            continue
+        claim_id, token_hash = tickets.pop()
+        at = _take(connection, request, item, (claim_id, token_hash), now, commit_id)
+        answer.append(Claimed(item["run_id"], item["key"], claim_id, at))
+    return answer
+
+
+def _due(connection: sqlite3.Connection, request: ClaimRequest, now: int) -> list[sqlite3.Row]:
+    levels = [
+        (-row["priority"], queue)
+        for queue in request.queues or ()
+        for row in connection.execute(_LEVELS, {"queue": queue})
+    ]
+    clogs = request.clogs
+    known = {f"clog{i}": clog for i, clog in enumerate(clogs or ())}
+    condition = "" if clogs is None else f"AND w.clog_id IN ({', '.join(f':{name}' for name in known)})"
+    sql = _DUE.format(clogs=condition)
+    found: list[sqlite3.Row] = []
+    for negative, queue in sorted(levels):
+        left = len(request.claim_ids) - len(found)
+        if left <= 0:
+            break
+        params = {"queue": queue, "priority": -negative, "now": now, "limit": left, **known}
+        found += connection.execute(sql, params).fetchall()
+    return found
+
+
+def _take(
+    connection: sqlite3.Connection,
+    request: ClaimRequest,
+    item: sqlite3.Row,
+    ticket: tuple[str, str],
+    now: int,
+    commit_id: int,
+) -> int:
+    run_id, key = item["run_id"], item["key"]
+    claim_id, token_hash = ticket
+    head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    at: int = max(now, head["at"])
+    rev = head["rev"] + 1
+    connection.execute(
+        """
+        UPDATE work
+        SET owner_id = ?, claim_id = ?, claim_token_hash = ?, lease_until = ?, waiting = 0, deliveries = deliveries + 1
+        WHERE run_id = ? AND key = ?
+        """,
+        (request.owner_id, claim_id, token_hash, at + request.lease_us, run_id, key),
+    )
+    is_root = key == ""
+    connection.execute(
+        """
+        UPDATE runs
+        SET status = 'active', rev = ?, at = ?, started_at = coalesce(started_at, ?), deliveries = deliveries + ?,
+            wake_at = CASE WHEN ? THEN NULL ELSE wake_at END
+        WHERE run_id = ?
+        """,
+        (rev, at, at, int(is_root), is_root, run_id),
+    )
+    connection.execute(
+        "INSERT INTO ticks (tick_id, run_id, key, claimed_rev, started_at) VALUES (?, ?, ?, ?, ?)",
+        (claim_id, run_id, key, rev, at),
+    )
+    entry = request.entry(key, item["attempt"], claim_id, token_hash)
+    _write_entries(connection, f"run:{run_id}", [entry], rev - 1, at, commit_id)
+    return at
+
+
+def _heartbeat(connection: sqlite3.Connection, beat: Beat, lease_us: int, now: int, commit_id: int) -> Beaten | None:
+    head = connection.execute(
+        "SELECT rev, at, status, cancel_requested_at FROM runs WHERE run_id = ?", (beat.run_id,)
+    ).fetchone()
+    if head is None:
+        return None
+    at, rev = max(now, head["at"]), head["rev"] + 1
+    if not connection.execute(_FENCED, (*beat, at)).fetchone():
+        return None
+    lease_until = at + lease_us
+    connection.execute(
+        "UPDATE work SET lease_until = ? WHERE run_id = ? AND key = ?", (lease_until, beat.run_id, beat.key)
+    )
+    connection.execute("UPDATE runs SET rev = ?, at = ? WHERE run_id = ?", (rev, at, beat.run_id))
+    _write_entries(connection, f"run:{beat.run_id}", [beat.entry(lease_us)], rev - 1, at, commit_id)
+    return Beaten(beat.claim_id, lease_until, rev, head["cancel_requested_at"])

@@ -1,0 +1,237 @@
+"""SQLite's one writer thread. Whatever gathered while a commit was in flight goes into the next one.
+
+A job is a function of an open connection and the commit's clock; it runs inside `BEGIN IMMEDIATE`, maybe beside
+others, and its caller is answered only when the commit is on disk. A job that fails takes nobody with it: the batch
+is rolled back and tried again in halves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from holdfast.errors import DatabaseError
+from holdfast.store.types import Busy, OutcomeUnknown, Rejected
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection, int], T]
+BATCH_MAX = 512
+WAL_BYTES_MAX = 64 << 20
+
+
+class WriteLock(Protocol):
+    def acquire(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class _Ticket:
+    """A job on its way, and where its answer goes."""
+
+    def __init__(self, job: Job[Any], writes: bool) -> None:
+        self.job = job
+        self.writes = writes
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def deliver(self) -> None:
+        if self.future.cancelled():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Writer:
+    """The thread, its connection and its queue. Usable from any number of event loops of one process."""
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        clock: Callable[[], int],
+        lock: WriteLock | None,
+        guard: Callable[[], None],
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._lock = lock
+        self._guard = guard
+        self._tickets: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
+        self._pid = os.getpid()
+        self._connection: sqlite3.Connection | None = None
+
+    def start(self) -> None:
+        self._connection = self._connect()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Finish what was accepted, then let the connection go."""
+        self.check_process()
+        self._tickets.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def write(self, job: Job[T]) -> T:
+        """Run the job in a transaction; return when it is on disk."""
+        return await self._submit(job, writes=True)
+
+    async def read(self, job: Job[T]) -> T:
+        """Run the job on the writer's own connection, between commits. For databases that live in memory."""
+        return await self._submit(job, writes=False)
+
+    def check_process(self) -> None:
+        # A connection that crosses a fork corrupts the file; the child must open its own.
+        if os.getpid() != self._pid:
+            raise DatabaseError(
+                "this Holdfast was opened before a fork; open a new one inside the child process",
+                code="forked_process",
+            )
+
+    async def _submit(self, job: Job[T], writes: bool) -> T:
+        self.check_process()
+        ticket = _Ticket(job, writes)
+        self._tickets.put(ticket)
+        result: T = await ticket.future
+        return result
+
+    def _run(self) -> None:
+        while True:
+            batch, last = self._gather()
+            writes = [ticket for ticket in batch if ticket.writes]
+            if writes:
+                self._commit(writes)
+            for ticket in batch:
+                if not ticket.writes:
+                    self._answer(ticket)
+            _deliver(batch)
+            if last:
+                break
+        if self._connection is not None:
+            self._connection.close()
+
+    def _gather(self) -> tuple[list[_Ticket], bool]:
+        first = self._tickets.get()
+        if first is None:
+            return [], True
+        batch = [first]
+        while len(batch) < BATCH_MAX:
+            try:
+                ticket = self._tickets.get_nowait()
+            except queue.Empty:
+                return batch, False
+            if ticket is None:
+                return batch, True
+            batch.append(ticket)
+        return batch, False
+
+    def _commit(self, batch: list[_Ticket]) -> None:
+        try:
+            self._guard()
+            if self._lock is not None:
+                self._lock.acquire()
+        except Exception as error:
+            _fail(batch, error)
+            return
+        try:
+            self._transact(batch)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _transact(self, batch: list[_Ticket]) -> None:
+        connection = self._open_connection(batch)
+        if connection is None:
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            now = self._clock()
+            for ticket in batch:
+                ticket.result = ticket.job(connection, now)
+        except Exception as error:
+            _rollback(connection)
+            self._isolate(batch, error)
+            return
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # The frames may or may not be on disk. Only a fresh handle can tell.
+            self._drop_connection()
+            _fail(batch, OutcomeUnknown(str(error)))
+
+    def _isolate(self, batch: list[_Ticket], error: Exception) -> None:
+        if len(batch) == 1:
+            batch[0].error = mapped(error)
+            return
+        middle = len(batch) // 2
+        self._transact(batch[:middle])
+        self._transact(batch[middle:])
+
+    def _answer(self, ticket: _Ticket) -> None:
+        connection = self._open_connection([ticket])
+        if connection is None:
+            return
+        try:
+            ticket.result = ticket.job(connection, self._clock())
+        except Exception as error:
+            ticket.error = mapped(error)
+
+    def _open_connection(self, batch: list[_Ticket]) -> sqlite3.Connection | None:
+        if self._connection is None:
+            try:
+                self._connection = self._connect()
+            except Exception as error:
+                _fail(batch, mapped(error))
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            _rollback(self._connection)
+            self._connection.close()
+            self._connection = None
+
+
+def mapped(error: Exception) -> Exception:
+    """SQLite's errors in the words of the seam; everything else as it is."""
+    if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError):
+        return Rejected(str(error))
+    if isinstance(error, sqlite3.OperationalError):
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return Busy(text)
+        return DatabaseError(f"SQLite refused the work: {text}", code="database_unusable")
+    if isinstance(error, sqlite3.Error):
+        return DatabaseError(f"SQLite failed: {error}", code="database_unusable")
+    return error
+
+
+def _rollback(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _fail(batch: list[_Ticket], error: Exception) -> None:
+    for ticket in batch:
+        ticket.error = error
+
+
+def _deliver(batch: list[_Ticket]) -> None:
+    """Answer everybody with one hop per event loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+    for ticket in batch:
+        loops.setdefault(ticket.loop, []).append(ticket)
+    for loop, tickets in loops.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_deliver_all, tickets)
+
+
+def _deliver_all(tickets: list[_Ticket]) -> None:
+    for ticket in tickets:
+        ticket.deliver()

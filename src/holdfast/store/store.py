@@ -1,0 +1,395 @@
+"""The store: everything the floors above may ask of a database, the same on SQLite and on Postgres.
+
+Only complete pieces of work cross this seam. Statements that differ live with their database; the rest is one
+portable text, here, beside the method that runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple
+
+from holdfast import ambient
+from holdfast.errors import Conflict, DatabaseError
+from holdfast.store.appender import Appender
+from holdfast.store.committer import Committer, patiently
+from holdfast.store.database import Database
+from holdfast.store.hints import Hints, Listener
+from holdfast.store.sqlite import MEMORY, SQLite
+from holdfast.store.tables import INDEXES, RUNS
+from holdfast.store.types import (
+    Beat,
+    Beaten,
+    Claimed,
+    ClaimRequest,
+    Committed,
+    Entry,
+    Intention,
+    Mark,
+    Member,
+    NewEntry,
+    OutcomeUnknown,
+    Planner,
+    Rejected,
+    Row,
+    S,
+    Slice,
+    SliceRequest,
+)
+
+PAGE = 1_000
+TAIL_THREADS_MAX = 100
+
+
+class RunRows(NamedTuple):
+    """Every row that belongs to a run, by table, and its journal, all of one snapshot."""
+
+    tables: dict[str, list[Row]]
+    entries: list[Entry]
+
+
+class Store(Generic[S]):
+    """One database and the ways to read and write it. Open before use; safe for any number of tasks."""
+
+    def __init__(
+        self,
+        database: Database,
+        planner: Planner[S],
+        *,
+        grouped: bool = True,
+    ) -> None:
+        self._database = database
+        self.hints = Hints(database)
+        self.committer: Committer[S] = Committer(database, planner, self._committed, grouped=grouped)
+        self.appender = Appender(database, self.hints.publish)
+
+    async def open(self, *, migrate: bool = True) -> None:
+        """Connect, check that the database is fit, bring its schema up to date."""
+        await patiently(self._database.open)
+        if migrate:
+            await patiently(self._database.migrate)
+        await self.hints.start()
+
+    async def close(self) -> None:
+        """Let what was accepted finish, then disconnect."""
+        await self.committer.close()
+        await self.appender.close()
+        await self.hints.stop()
+        await self._database.close()
+
+    async def now(self) -> int:
+        """The clock that judges leases."""
+        return await patiently(self._database.now)
+
+    async def commit(self, intention: Intention[S]) -> Committed[S]:
+        """Carry out one intention on one run, together with whatever others want at the same time."""
+        return await self.committer.commit(intention)
+
+    async def create_all(self, members: Sequence[Member]) -> int:
+        """Create many runs in one commit, all or none. Raises `Conflict` when an id or key is taken."""
+        commit_id = ambient.random_bits(62)
+        while True:
+            try:
+                written = await patiently(lambda: self._database.write(members, commit_id))
+                break
+            except OutcomeUnknown:
+                mark = Mark(members[0].thread, 1)
+                landed = await patiently(lambda: self._database.landed([mark], commit_id))  # noqa: B023
+                if mark in landed:
+                    return landed[mark]
+            except Rejected as error:
+                raise Conflict(f"a run id or key is already in use: {error}", code="id_reused") from error
+        if any(result.at is None for result in written):
+            raise Conflict("a run id is already in use; nothing was created", code="id_reused")
+        self._committed(members)
+        at = written[0].at
+        assert at is not None
+        return at
+
+    async def slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
+        return await patiently(lambda: self._database.read_slices(requests))
+
+    async def append(self, thread: str, entries: list[NewEntry], expected_rev: int | None = None) -> int:
+        """Add entries to a thread that is no run's; answer its new head, or raise `Conflict` with nothing written."""
+        return await self.appender.append(thread, entries, expected_rev)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Take due work. After a lost connection the same claim ids are asked for, so nothing is taken twice."""
+        if request.queues is None:
+            request = request._replace(queues=await self._queues())
+        commit_id = ambient.random_bits(62)
+        while True:
+            try:
+                return await patiently(lambda: self._database.claim(request, commit_id))
+            except (OutcomeUnknown, Rejected):
+                # Rejected: the lost commit arrived late, so its ticks already carry these ids.
+                claimed = await self._claimed(request.claim_ids)
+                if claimed:
+                    return claimed
+
+    async def heartbeat(self, beats: Sequence[Beat], lease_us: int) -> list[Beaten]:
+        """Extend the leases that can be extended at once. A claim without an answer must be asked for alone."""
+        while True:
+            try:
+                commit_id = ambient.random_bits(62)
+                return await patiently(lambda: self._database.heartbeat(beats, lease_us, commit_id))  # noqa: B023
+            except OutcomeUnknown:
+                # Extending twice is extending once.
+                continue
+
+    async def read(
+        self, thread: str, after: int = 0, limit: int | None = None, *, until_at: int | None = None
+    ) -> list[Entry]:
+        """Entries of one thread in order, those after a revision."""
+        sql = """
+            SELECT position, thread, rev, kind, data, at, digest, commit_id
+            FROM {s}journal
+            WHERE thread = $1 AND rev > $2 AND at <= $3
+            ORDER BY rev
+            LIMIT $4
+        """
+        far = (1 << 62) if until_at is None else until_at
+        return await self._entries(sql, thread, after, far, _limit(limit))
+
+    async def read_view(
+        self, condition: str, value: str, kinds: Sequence[str] | None, after: int = 0, limit: int | None = None
+    ) -> list[Entry]:
+        """Entries of many runs ordered by position: a picture of one moment, never a way to follow along.
+
+        Positions are given before commit, so an entry with a lower one may appear later; use `tail` to follow.
+        """
+        column = {"queue": "r.queue", "clog": "r.clog_id", "session": "r.session_id", "all": "''"}[condition]
+        chosen = "" if kinds is None else f"AND j.kind IN ({', '.join(_quoted(kind) for kind in kinds)})"
+        sql = f"""
+            SELECT j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
+            FROM {{s}}runs r
+            JOIN {{s}}journal j ON j.thread = 'run:' || r.run_id
+            WHERE {column} = $1 AND j.position > $2 {chosen}
+            ORDER BY j.position
+            LIMIT $3
+        """
+        return await self._entries(sql, value, after, _limit(limit))
+
+    async def tail(self, cursors: Mapping[str, int], limit: int = PAGE) -> list[Entry]:
+        """What is new on several threads, each after its own revision, ordered by position.
+
+        Inside a thread positions follow revisions, so wherever the limit cuts, no thread has a hole.
+        """
+        found: list[Entry] = []
+        threads = list(cursors.items())
+        for start in range(0, len(threads), TAIL_THREADS_MAX):
+            some = threads[start : start + TAIL_THREADS_MAX]
+            values = ", ".join(f"(CAST(${2 * i + 2} AS text), CAST(${2 * i + 3} AS bigint))" for i in range(len(some)))
+            sql = f"""
+                WITH cursors (thread, after) AS (VALUES {values})
+                SELECT j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
+                FROM cursors c
+                JOIN {{s}}journal j ON j.thread = c.thread AND j.rev > c.after
+                ORDER BY j.position
+                LIMIT $1
+            """
+            found += await self._entries(sql, limit, *(part for cursor in some for part in cursor))
+        return sorted(found)[:limit]
+
+    async def heads(self, threads: Sequence[str]) -> dict[str, int]:
+        """The head of each thread that exists."""
+        found: dict[str, int] = {}
+        for thread in threads:
+            rows = await self.fetch("SELECT max(rev) FROM {s}journal WHERE thread = $1", thread)
+            if rows[0][0] is not None:
+                found[thread] = rows[0][0]
+        return found
+
+    async def run_rows(self, run_id: str) -> RunRows:
+        """Everything there is about one run, read in one snapshot."""
+        names = [RUNS.name, *(name for name in INDEXES if name != "handoffs")]
+        queries: list[tuple[str, tuple[Any, ...]]] = [
+            (self._sql(f"SELECT {', '.join(_columns(name))} FROM {{s}}{name} WHERE run_id = $1"), (run_id,))
+            for name in names
+        ]
+        journal = """
+            SELECT position, thread, rev, kind, data, at, digest, commit_id
+            FROM {s}journal
+            WHERE thread = $1
+            ORDER BY rev
+        """
+        queries.append((self._sql(journal), (f"run:{run_id}",)))
+        *tables, entries = await patiently(lambda: self._database.fetch_snapshot(queries))
+        return RunRows(dict(zip(names, tables, strict=True)), [_entry(row) for row in entries])
+
+    async def run_ids(self, after: str = "", limit: int = PAGE) -> list[str]:
+        """Ids of every run that has a row or a thread, in order."""
+        sql = """
+            SELECT id FROM (
+                SELECT run_id AS id FROM {s}runs WHERE run_id > $1
+                UNION
+                SELECT substr(thread, 5) AS id FROM {s}journal WHERE rev = 1 AND thread > $2 AND thread < 'run;'
+            ) ids
+            ORDER BY id
+            LIMIT $3
+        """
+        return [row[0] for row in await self.fetch(sql, after, f"run:{after}", limit)]
+
+    async def replace_rows(self, run_id: str, tables: Mapping[str, Sequence[Row]]) -> None:
+        """Put the rows of one run in place of those that stand there. The journal is not touched."""
+        drops = [
+            (self._sql(f"DELETE FROM {{s}}{name} WHERE run_id = $1"), (run_id,))
+            for name in (*(name for name in tables if name != RUNS.name), RUNS.name)
+        ]
+        puts: list[tuple[str, tuple[Any, ...]]] = []
+        for name in (RUNS.name, *(name for name in tables if name != RUNS.name)):
+            columns = _columns(name)
+            marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+            sql = self._sql(f"INSERT INTO {{s}}{name} ({', '.join(columns)}) VALUES ({marks})")
+            puts += [(sql, tuple(row)) for row in tables[name]]
+        session = self._sql(
+            "INSERT INTO {s}sessions (session_id, user_id) VALUES ($1, $2) ON CONFLICT (session_id) DO NOTHING"
+        )
+        owners = [(session, (row[1], row[2])) for row in tables[RUNS.name]]
+        await patiently(lambda: self._database.execute([*drops, *owners, *puts]))
+
+    async def handoffs(self, limit: int = PAGE) -> list[Row]:
+        """Open handoffs: (target, source, kind, revision of the source's entry)."""
+        return await self.fetch(
+            """
+            SELECT target_run_id, source_run_id, kind, rev FROM {s}handoffs
+            ORDER BY target_run_id, source_run_id, kind LIMIT $1
+            """,
+            limit,
+        )
+
+    async def drop_handoff(self, target_run_id: str, source_run_id: str, kind: str) -> None:
+        sql = "DELETE FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
+        await patiently(lambda: self._database.execute([(self._sql(sql), (target_run_id, source_run_id, kind))]))
+
+    async def save_checkpoint(self, thread: str, rev: int, state: str, digest: bytes) -> None:
+        sql = """
+            INSERT INTO {s}checkpoints (thread, rev, state, digest) VALUES ($1, $2, $3, $4)
+            ON CONFLICT (thread) DO UPDATE SET rev = excluded.rev, state = excluded.state, digest = excluded.digest
+        """
+        await self._again(lambda: self._database.execute([(self._sql(sql), (thread, rev, state, digest))]))
+
+    async def load_checkpoint(self, thread: str) -> tuple[int, str, bytes] | None:
+        rows = await self.fetch("SELECT rev, state, digest FROM {s}checkpoints WHERE thread = $1", thread)
+        return (rows[0][0], rows[0][1], bytes(rows[0][2])) if rows else None
+
+    async def fetch(self, sql: str, *params: Any) -> list[Row]:
+        """Read with a portable text: `{s}` before table names, `$1` for values."""
+        return await patiently(lambda: self._database.fetch(self._sql(sql), *params))
+
+    async def execute(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
+        """Write with portable texts, in one transaction. For tools that repair or damage on purpose."""
+        texts = [(self._sql(sql), params) for sql, params in statements]
+        await self._again(lambda: self._database.execute(texts))
+
+    async def threads(self) -> list[str]:
+        """Every thread that is no run's, whether its head, its entries or both are there."""
+        sql = """
+            SELECT thread FROM {s}threads
+            UNION
+            SELECT thread FROM {s}journal WHERE rev = 1 AND NOT (thread >= 'run:' AND thread < 'run;')
+            ORDER BY thread
+        """
+        return [row[0] for row in await self.fetch(sql)]
+
+    async def thread(self, thread: str) -> tuple[int, list[Entry]]:
+        """The recorded head of a thread that is no run's, and its entries, in one snapshot."""
+        entries = """
+            SELECT position, thread, rev, kind, data, at, digest, commit_id
+            FROM {s}journal
+            WHERE thread = $1
+            ORDER BY rev
+        """
+        head = "SELECT rev FROM {s}threads WHERE thread = $1"
+        queries = [(self._sql(head), (thread,)), (self._sql(entries), (thread,))]
+        heads, rows = await patiently(lambda: self._database.fetch_snapshot(queries))
+        return heads[0][0] if heads else 0, [_entry(row) for row in rows]
+
+    async def replace_head(self, thread: str, rev: int, at: int) -> None:
+        """Put the head of a thread that is no run's where its last entry says it is."""
+        sql = """
+            INSERT INTO {s}threads (thread, rev, at) VALUES ($1, $2, $3)
+            ON CONFLICT (thread) DO UPDATE SET rev = excluded.rev, at = excluded.at
+        """
+        await self.execute((sql, (thread, rev, at)))
+
+    def listen(self, *topics: str) -> Listener:
+        return self.hints.listen(topics)
+
+    def _committed(self, members: Sequence[Member]) -> None:
+        topics = {member.thread for member in members}
+        for member in members:
+            topics |= {f"queue:{row[2]}" for row in member.changes.puts.get("work", ()) if row[12] is None}
+        self.hints.publish(topics)
+
+    async def _claimed(self, claim_ids: Sequence[str]) -> list[Claimed]:
+        found: list[Claimed] = []
+        for claim_id in claim_ids:
+            rows = await self.fetch("SELECT run_id, key, started_at FROM {s}ticks WHERE tick_id = $1", claim_id)
+            found += [Claimed(run_id, key, claim_id, at) for run_id, key, at in rows]
+        return found
+
+    async def _queues(self) -> tuple[str, ...]:
+        # A loose scan: one index probe per queue, however much work is open.
+        sql = """
+            WITH RECURSIVE q (queue) AS (
+                SELECT min(queue) FROM {s}work
+                UNION ALL
+                SELECT (SELECT min(queue) FROM {s}work WHERE queue > q.queue) FROM q WHERE q.queue IS NOT NULL
+            )
+            SELECT queue FROM q WHERE queue IS NOT NULL
+        """
+        return tuple(row[0] for row in await self.fetch(sql))
+
+    async def _entries(self, sql: str, *params: Any) -> list[Entry]:
+        return [_entry(row) for row in await self.fetch(sql, *params)]
+
+    async def _again(self, attempt: Callable[[], Any]) -> None:
+        """For writes that may be repeated without harm."""
+        while True:
+            try:
+                await patiently(attempt)
+                return
+            except OutcomeUnknown:
+                continue
+
+    def _sql(self, text: str) -> str:
+        return text.replace("{s}", self._database.prefix)
+
+
+def connect(url: str, clock: Callable[[], int] | None, *, schema: str = "holdfast") -> Database:
+    """The database a URL means: a path, `sqlite:///path`, `:memory:`, or `postgresql://…`."""
+    if url.startswith(("postgresql://", "postgres://")):
+        try:
+            from holdfast.store.postgres import Postgres  # noqa: PLC0415  # the driver is an extra
+        except ModuleNotFoundError as error:
+            text = "Postgres needs a driver: pip install 'holdfast[postgres]'"
+            raise DatabaseError(text, code="driver_missing") from error
+        return Postgres(url, clock, schema=schema)
+    if "://" in url and not url.startswith("sqlite:///"):
+        raise DatabaseError(
+            f"{url.split('://')[0]}:// is no database Holdfast knows; use a path, sqlite:///path or postgresql://",
+            code="unknown_database",
+        )
+    path = url.removeprefix("sqlite:///")
+    return SQLite(path or MEMORY, clock)
+
+
+def _columns(name: str) -> tuple[str, ...]:
+    return RUNS.names if name == RUNS.name else INDEXES[name].names
+
+
+def _entry(row: Row) -> Entry:
+    position, thread, rev, kind, data, at, digest, commit_id = row
+    return Entry(position, thread, rev, kind, data, at, bytes(digest), commit_id)
+
+
+def _limit(limit: int | None) -> int:
+    return (1 << 31) if limit is None else limit
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "''") + "'"
+
+
+__all__ = ["NewEntry", "RunRows", "Store", "connect"]

@@ -1,0 +1,220 @@
+"""The tables as data: names, keys, columns. Both databases build their row writes from this one description.
+
+Every table but `journal` is an index of it, written in the same commit and rebuildable from it. A *moment* column
+holds microseconds; a negative one is counted from the commit's own instant (see `moment`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+PENDING = -(1 << 62)
+"""What a time is counted from while its commit has no instant yet."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One table. `columns` maps each name to its Postgres type, keys first; row tuples follow that order."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: dict[str, str]
+    moments: frozenset[str] = frozenset()
+    insert_only: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name not in self.key)
+
+
+def moment(value: int | None, at: int) -> int | None:
+    """The instant that a moment column means, once the commit's instant is known."""
+    return value if value is None or value >= 0 else value - PENDING + at
+
+
+RUN_FIXED: dict[str, str] = {
+    "run_id": "text",
+    "session_id": "text",
+    "user_id": "text",
+    "clog_id": "text",
+    "queue": "text",
+    "mode": "text",
+    "lane": "text",
+    "priority": "int",
+    "max_attempts": "int",
+    "backoff_us": "bigint",
+    "backoff_max_us": "bigint",
+    "max_deliveries": "int",
+    "resumable": "int",
+    "parent_run_id": "text",
+    "created_at": "bigint",
+}
+RUN_MOVING: dict[str, str] = {
+    "status": "text",
+    "rev": "int",
+    "at": "bigint",
+    "attempt": "int",
+    "deliveries": "int",
+    "input_rev": "int",
+    "output_rev": "int",
+    "wake_at": "bigint",
+    "last_error": "text",
+    "error_kind": "text",
+    "cancel_requested_at": "bigint",
+    "started_at": "bigint",
+    "finished_at": "bigint",
+    "boundary_step": "text",
+    "boundary_kind": "text",
+    "boundary_rev": "int",
+    "boundary_expires_at": "bigint",
+}
+RUNS = Table(
+    name="runs",
+    key=("run_id",),
+    columns={**RUN_FIXED, **RUN_MOVING},
+    moments=frozenset(
+        {
+            "at",
+            "created_at",
+            "wake_at",
+            "cancel_requested_at",
+            "started_at",
+            "finished_at",
+            "boundary_expires_at",
+        }
+    ),
+)
+
+WORK = Table(
+    name="work",
+    key=("run_id", "key"),
+    columns={
+        "run_id": "text",
+        "key": "text",
+        "queue": "text",
+        "clog_id": "text",
+        "priority": "int",
+        "step": "text",
+        "visible_at": "bigint",
+        "waiting": "int",
+        "attempt": "int",
+        "deliveries": "int",
+        "input_rev": "int",
+        "owner_id": "text",
+        "claim_id": "text",
+        "claim_token_hash": "text",
+        "lease_until": "bigint",
+    },
+    moments=frozenset({"visible_at", "lease_until"}),
+)
+TICKS = Table(
+    name="ticks",
+    key=("tick_id",),
+    columns={
+        "tick_id": "text",
+        "run_id": "text",
+        "key": "text",
+        "claimed_rev": "int",
+        "started_at": "bigint",
+        "outcome": "text",
+        "result_digest": "text",
+        "settled_rev": "int",
+    },
+    moments=frozenset({"started_at"}),
+)
+SIGNALS = Table(
+    name="signals",
+    key=("run_id", "seq"),
+    columns={
+        "run_id": "text",
+        "seq": "int",
+        "signal_id": "text",
+        "name": "text",
+        "has_input": "int",
+        "tick_id": "text",
+    },
+)
+CHILDREN = Table(
+    name="children",
+    key=("run_id", "child_run_id"),
+    columns={
+        "run_id": "text",
+        "child_run_id": "text",
+        "clog_id": "text",
+        "child_key": "text",
+        "step": "text",
+        "started_rev": "int",
+        "status": "text",
+        "finished_rev": "int",
+    },
+)
+RUNNABLES = Table(
+    name="runnables",
+    key=("run_id", "key"),
+    columns={
+        "run_id": "text",
+        "key": "text",
+        "step": "text",
+        "planned_rev": "int",
+        "scheduled_rev": "int",
+        "intent_digest": "text",
+        "status": "text",
+        "result_digest": "text",
+        "result_rev": "int",
+        "applied_rev": "int",
+    },
+)
+ANOMALIES = Table(
+    name="anomalies",
+    key=("run_id", "reason", "claim_id"),
+    columns={
+        "run_id": "text",
+        "reason": "text",
+        "claim_id": "text",
+        "entry_kind": "text",
+        "rev": "int",
+        "runnable_key": "text",
+        "step": "text",
+    },
+)
+KEYS = Table(
+    name="keys",
+    key=("scope", "key"),
+    columns={
+        "scope": "text",
+        "key": "text",
+        "body_digest": "text",
+        "run_id": "text",
+        "rev": "int",
+    },
+    # Two callers with one key must collide, never overwrite each other.
+    insert_only=True,
+)
+HANDOFFS = Table(
+    name="handoffs",
+    key=("target_run_id", "source_run_id", "kind"),
+    columns={
+        "target_run_id": "text",
+        "source_run_id": "text",
+        "kind": "text",
+        "rev": "int",
+    },
+)
+
+INDEXES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        WORK,
+        TICKS,
+        SIGNALS,
+        CHILDREN,
+        RUNNABLES,
+        ANOMALIES,
+        KEYS,
+        HANDOFFS,
+    )
+}
+"""Tables that a member of a commit may put rows into or drop rows from, besides its own row in `runs`."""
