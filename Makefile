@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
+SYSTEM := .venv/.system
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench crash clauses diagram clean
@@ -21,10 +22,14 @@ $(READY): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[postgres,dev]'
 	@touch $@
 
+$(SYSTEM): tools/system.py | $(READY)
+	@$(BIN)/python -m tools.system
+	@touch $@
+
 run: $(READY) ## the first run, end to end
 	@$(BIN)/python examples/first_run.py
 
-test: $(READY) ## all tests but the slow ones; ARGS="-k claim" narrows
+test: $(SYSTEM) ## all tests but the slow ones; ARGS="-k claim" narrows
 	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 check: $(READY) ## lint, format, types, floors, sizes, clauses
@@ -34,6 +39,7 @@ check: $(READY) ## lint, format, types, floors, sizes, clauses
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tools.sizes
 	@$(BIN)/python -m tools.clauses --check
+	@$(BIN)/python -m tools.diagram --check
 
 format: $(READY) ## repair what ruff can repair
 	@$(BIN)/ruff check --fix-only .
@@ -42,7 +48,7 @@ format: $(READY) ## repair what ruff can repair
 bench: $(READY) ## measure, printed as ratios
 	@$(BIN)/python -m benchmarks.group_commit $(ARGS)
 
-crash: $(READY) ## the longer fault suites
+crash: $(SYSTEM) ## the longer fault suites
 	@$(BIN)/pytest -m slow $(ARGS)
 
 clauses: $(READY) ## regenerate docs/clauses.md

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -27,7 +26,7 @@ from holdfast.protocol.state import RunState
 from tests.protocol.builders import NOON, SECOND, fence, token_hash
 
 T = TypeVar("T")
-law = settings(deadline=None, max_examples=120, derandomize="CI" in os.environ)
+law = settings(deadline=None, max_examples=150, derandomize="CI" in os.environ)
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 dirty_texts = st.text(st.one_of(st.characters(), st.sampled_from("\0\ud800\udfff")), max_size=8)
@@ -145,6 +144,10 @@ class Dice:
     def pick(self, options: Sequence[T]) -> T:
         return options[next(self._throws, 0) % len(options)]
 
+    def throws_well(self) -> bool:
+        """Mostly."""
+        return self.pick((True, True, True, False))
+
 
 def _moves(size_max: int) -> SearchStrategy[list[bytes]]:
     """A short game or a long one; games that fail shrink to short ones."""
@@ -184,14 +187,17 @@ _OF_HOLDERS = ("attempt_heartbeat", "event", "tick_abandoned", "run_terminal")
 
 
 def _wild_fact(state: RunState, dice: Dice) -> Fact:
-    if not state.exists and dice.pick((True, True, True, False)):
+    if not state.exists and dice.throws_well():
         return _fact("run_created", state, dice)
     likely = list(_OFTEN)
     for key, work in state.work.items():
         if work.claim is None or not work.claim.holds(state.at):
             likely += ["attempt_claimed"] * 6
         else:
-            likely += [*_OF_HOLDERS, *(["tick_settled"] * 8 if key == ROOT else ["attempt_completed", "attempt_failed"] * 4)]
+            likely += [
+                *_OF_HOLDERS,
+                *(["tick_settled"] * 8 if key == ROOT else ["attempt_completed", "attempt_failed"] * 4),
+            ]
     likely += ["manual_step_resolved"] * 6 if state.boundary else []
     likely += ["runnable_applied"] * len(state.runnables)
     likely += ["child_run_finished"] * len(state.children)
@@ -202,16 +208,16 @@ def _fact(kind: str, state: RunState, dice: Dice) -> Fact:
     cls = facts.KINDS[kind]
     fields = {name: dice.pick(pool(kind, name)) for name in sorted(cls.__struct_fields__, key=_fence_last)}
     held = [(work.claim.claim_id, key) for key, work in state.work.items() if work.claim]
-    if "token_hash" in fields and held and kind != "attempt_claimed" and dice.pick((True, True, True, False)):
+    if "token_hash" in fields and held and kind != "attempt_claimed" and dice.throws_well():
         _hold(fields, *dice.pick([pair for pair in held if (pair[1] == ROOT) == (kind == "tick_settled")] or held))
-    elif kind == "attempt_claimed" and state.work and dice.pick((True, True, False)):
+    elif kind == "attempt_claimed" and state.work and dice.throws_well():
         fields["runnable_key"] = dice.pick(sorted(state.work))
-    if state.boundary and kind == "manual_step_resolved" and dice.pick((True, True, False)):
+    if state.boundary and kind == "manual_step_resolved" and dice.throws_well():
         fields["step"] = state.boundary.step
     claim = fields.get("claim_id") or fields.get("tick_id")
-    if "token_hash" in fields and claim and dice.pick((True, True, True, False)):
+    if "token_hash" in fields and claim and dice.throws_well():
         fields["token_hash"] = token_hash(claim)
-    if kind == "runnable_applied" and state.runnables and dice.pick((True, True, False)):
+    if kind == "runnable_applied" and state.runnables and dice.throws_well():
         runnable = state.runnables[dice.pick(sorted(state.runnables))]
         fields |= {"runnable_key": runnable.key, "result_digest": runnable.result_digest or "a"}
     return cls(**fields)
@@ -280,9 +286,9 @@ def _command(state: RunState, dice: Dice, now: int, turn: int) -> Command:
     held = [(work.claim.claim_id, key) for key, work in state.work.items() if work.claim]
     live = [(claim.claim_id, key) for key, work in state.work.items() if (claim := work.claim) and claim.holds(now)]
     free = [key for key, work in state.work.items() if not (work.claim and work.claim.holds(now))]
-    if live and dice.pick((True, True, False)):
+    if live and dice.throws_well():
         return _of_holder(fence(*dice.pick(live)), dice, now)
-    if free and not state.boundary and dice.pick((True, True, False)):
+    if free and not state.boundary and dice.throws_well():
         return _claim(fence(f"c{turn}", dice.pick(free)), dice)
     known = [(tick.tick_id, tick.key) for tick in state.ticks.values()]
     someone = fence(*dice.pick([*held, *known, ("nobody", ROOT)]))
@@ -315,6 +321,7 @@ def _of_holder(held: dict[str, Any], dice: Dice, now: int) -> Command:
 
 
 def _outcome(dice: Dice, now: int) -> Outcome:
+    delays: tuple[float | timedelta, ...] = (0, 0.25, timedelta(seconds=1))
     options: tuple[Outcome, ...] = (
         Ok(),
         Continue("next"),
@@ -323,7 +330,7 @@ def _outcome(dice: Dice, now: int) -> Outcome:
         Wait(until=from_us(now + dice.pick((-SECOND, 0, 3 * SECOND)))),
         Wait(),
         Retry("again"),
-        Retry("again", after=dice.pick((0, 0.25, timedelta(seconds=1)))),
+        Retry("again", after=dice.pick(delays)),
         Done(dice.pick(SMALL_VALUES)),
         Fail("broken"),
     )

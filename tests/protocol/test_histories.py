@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from holdfast.protocol.decide import decide
 from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import PENDING, REASONS, RunState
-from tests.protocol.builders import BOOKKEEPING, SECOND, changes, new_refusals
+from tests.protocol.builders import BOOKKEEPING, NOON, SECOND, changes, fence, new_refusals
 from tests.protocol.strategies import Step, histories, law
 
 
@@ -101,7 +102,7 @@ def fenced_instant(state: RunState, command: commands.Command, at: int) -> int:
 @law
 @given(histories)
 def test_a_second_command_decides_the_same_before_the_first_has_its_instant(steps: list[Step]) -> None:
-    for first, second in zip(steps, steps[1:], strict=False):
+    for first, second in pairwise(steps):
         if isinstance(first.command, commands.Claim):
             continue
         in_the_making = enter(first.before, first.decision.facts, PENDING)
@@ -112,6 +113,49 @@ def test_a_second_command_decides_the_same_before_the_first_has_its_instant(step
         if not isinstance(second.command, commands.Claim):
             both = enter(in_the_making, decision.facts, PENDING).resolved(first.now)
             assert both == enter(first.after, decision.facts, first.now)
+
+
+@law
+@given(histories)
+def test_a_holders_command_is_decided_without_knowing_the_time(steps: list[Step]) -> None:
+    for step in steps:
+        if isinstance(step.command, commands.Claim) or not isinstance(step.command, commands.ClaimCommand):
+            continue
+        if step.decision.refusal == "expired_claim":
+            continue  # only the clock tells
+
+        assert decide(step.before, step.command, 0) == step.decision
+
+
+def test_a_run_created_and_claimed_in_one_commit_has_the_instant_of_that_commit() -> None:
+    created = facts.RunCreated(session_id="s1", clog_id="chat", has_input=True)
+    both = [created, facts.AttemptClaimed(**fence("c1"), owner_id="w1", lease_us=SECOND)]
+
+    made = enter(RunState(run_id="r1"), both, PENDING).resolved(NOON)
+
+    assert made == enter(RunState(run_id="r1"), both, NOON)
+    assert (made.status, made.ticks["c1"].started_at) == ("active", NOON)
+
+
+def test_every_time_of_a_commit_in_the_making_is_counted_from_its_instant() -> None:
+    beginning = [
+        facts.RunCreated(session_id="s1", clog_id="chat", has_input=True, delay_us=SECOND),
+        facts.AttemptScheduled(runnable_key="load", step="load", idempotency_key="k"),
+        facts.AttemptClaimed(**fence("c1", "load"), owner_id="w1", lease_us=2 * SECOND),
+        facts.ManualStepPaused(step="review", boundary="pause", expires_us=3 * SECOND),
+        facts.CancelRequested(),
+    ]
+
+    open_run = enter(RunState(run_id="r1"), beginning, PENDING).resolved(NOON)
+    ended = enter(open_run, [facts.RunTerminal(status="cancelled")], PENDING).resolved(NOON + 1)
+
+    assert open_run == enter(RunState(run_id="r1"), beginning, NOON)
+    assert (open_run.wake_at, open_run.work[""].visible_at) == (NOON + SECOND, NOON + SECOND)
+    claim, boundary = open_run.work["load"].claim, open_run.boundary
+    assert claim is not None
+    assert boundary is not None
+    assert (claim.lease_until, boundary.expires_at) == (NOON + 2 * SECOND, NOON + 3 * SECOND)
+    assert (ended.cancel_requested_at, ended.finished_at, ended.at) == (NOON, NOON + 1, NOON + 1)
 
 
 @law

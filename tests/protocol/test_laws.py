@@ -104,7 +104,7 @@ def may_act(state: RunState, fact: Fact, at: int) -> bool:
     return known.claim_id == claim_id and fact.token_hash in (None, known.token_hash) and at < known.lease_until
 
 
-@pytest.mark.clause("S-30", "S-31")
+@pytest.mark.clause("O-31", "S-30", "S-31")
 @law
 @given(wild_lives)
 def test_a_new_claim_is_given_only_when_visible_free_and_not_paused(lives: list[Lived]) -> None:

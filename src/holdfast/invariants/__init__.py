@@ -7,7 +7,15 @@ None of them writes.
 from __future__ import annotations
 
 from holdfast.invariants.problems import Problem
-from holdfast.invariants.runs import RunSnapshot, catalog_is_complete, check_run, handoffs_are_open, snapshot
+from holdfast.invariants.runs import (
+    RunSnapshot,
+    catalog_is_complete,
+    check_run,
+    handoffs_are_open,
+    journal_is_sound,
+    rows_disagree,
+    snapshot,
+)
 from holdfast.invariants.threads import check_thread
 
 __all__ = [
@@ -17,5 +25,7 @@ __all__ = [
     "check_run",
     "check_thread",
     "handoffs_are_open",
+    "journal_is_sound",
+    "rows_disagree",
     "snapshot",
 ]

@@ -189,6 +189,20 @@ def check_run(run: RunSnapshot) -> list[Problem]:
     return problems + [problem for law in RUN_LAWS for problem in law(run)]
 
 
+def rows_disagree(run: RunSnapshot) -> bool:
+    """Do the rows say something else than the entries? No law of the journal is asked."""
+    return any(problem for law in (head_is_the_row, rows_are_the_fold) for problem in law(run))
+
+
+def journal_is_sound(run: RunSnapshot) -> bool:
+    """May rows be made from these entries? Not if one was changed, is out of place or is missing, the last included."""
+    rev = run.column("rev")
+    last = run.entries[-1].rev if run.entries else 0
+    if run.whole is None or not run.whole.exists or (isinstance(rev, int) and rev > last):
+        return False
+    return not any(problem for law in THREAD_LAWS for problem in law(run.entries, run.thread))
+
+
 def catalog_is_complete(listed: Mapping[str, Listed], stored: Sequence[Row]) -> Iterator[Problem]:
     """P8: every run stands in the catalog exactly once, in its own queue, ended as its row says."""
     names = [RUNS.names.index(name) for name in ("run_id", "queue", "clog_id", "status")]

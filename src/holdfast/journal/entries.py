@@ -65,6 +65,13 @@ def proved(entries: Iterable[Entry], *, after: int) -> Iterator[Entry]:
         yield entry
 
 
+def missing(thread: str, rev: int) -> InvalidEntry:
+    """The error for an entry that must be there and is not."""
+    return InvalidEntry(
+        f"invalid journal entry {rev} of {thread}: it is missing, though the rows speak of it", thread=thread, rev=rev
+    )
+
+
 def fact_of(entry: Entry) -> Fact:
     """The fact in a run's entry, or `InvalidEntry` that names its place."""
     try:
@@ -79,7 +86,7 @@ def decoded(entry: Entry) -> JournalEntry:
         fact_of(entry)
     try:
         data = msgspec.json.decode(entry.data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _invalid(entry, f"its body is not JSON: {error}") from error
     return JournalEntry(
         thread=entry.thread,

@@ -15,12 +15,15 @@ import msgspec
 from holdfast.errors import Conflict, InvalidEntry, NotFound
 from holdfast.identity import check_id, check_name
 from holdfast.journal import handoffs
+from holdfast.journal.checks import check_command, check_fact
 from holdfast.journal.entries import (
     RUN_PREFIX,
     JournalEntry,
     decoded,
     fact_of,
+    line,
     line_from,
+    missing,
     proved,
 )
 from holdfast.journal.planner import Limits, RunPlanner, member, plan_command, plan_facts, request_for
@@ -30,11 +33,13 @@ from holdfast.protocol.decide import Decision
 from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import PENDING, RunState
-from holdfast.protocol.values import canonical, clean, digest
+from holdfast.protocol.values import canonical, clean, digest, whole_number
 from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Store
 
 P = TypeVar("P")
 BATCH = 500
+REV_MAX = (1 << 31) - 1
+POSITION_MAX = (1 << 62) - 1
 
 
 class Executed(NamedTuple):
@@ -68,8 +73,10 @@ class Journal:
         On a run's thread the facts are folded and the rows written in the same commit.
         """
         check_name(thread, "thread")
-        if not entries:
-            raise InvalidEntry("nothing to append; give at least one entry")
+        if expected_rev is not None:
+            whole_number(expected_rev, "expected_rev", 0, REV_MAX)
+        if not isinstance(entries, list | tuple) or not entries:
+            raise InvalidEntry("nothing to append; give a list of at least one entry")
         if _view(thread) is not None:
             raise Conflict(f"{thread} is a view of the runs' threads; append to run:<run_id>", code="reserved_thread")
         lines = [line_from(entry, max_bytes=self._limits.max_body_bytes) for entry in entries]
@@ -77,23 +84,36 @@ class Journal:
             return await self._store.append(thread, lines, expected_rev)
         run_id = check_id(thread.removeprefix(RUN_PREFIX), "run_id")
         given = [(facts.from_value(line.kind, msgspec.json.decode(line.data)), line) for line in lines]
+        for fact, _ in given:
+            check_fact(fact)
         committed = await self._store.commit(
             Intention(request=SliceRequest(run_id, whole=True), plan=plan_facts(given, expected_rev), exact=True)
         )
         return committed.first_rev + len(given) - 1
 
     async def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[JournalEntry]:
-        """Entries in order, each proved. `after` is a revision; on a view it is a position."""
+        """Entries in order, each proved, up to the recorded head. `after` is a revision; on a view it is a position."""
         check_name(thread, "thread")
+        _check_range(after, limit)
         if _view(thread) is not None:
             return [decoded(entry) for entry in await self._read_view(thread, after, limit)]
-        return [decoded(entry) for entry in proved(await self._store.read(thread, after, limit), after=after)]
+        # The head first: what is committed between the two reads only adds to the entries.
+        head = await self._recorded_head(thread)
+        entries = await self._store.read(thread, after, limit)
+        found = [decoded(entry) for entry in proved(entries, after=after)]
+        reached = entries[-1].rev if entries else after
+        if reached < head and (limit is None or len(entries) < limit):
+            raise missing(thread, reached + 1)
+        return found
 
     async def tail(self, cursors: Mapping[str, int], limit: int = 1_000) -> list[JournalEntry]:
         """What is new on several threads, each after its own revision.
 
         Never by position alone: an entry with a lower one may still be on its way to commit.
         """
+        for thread, after in cursors.items():
+            check_name(thread, "thread")
+            _check_range(after, limit)
         entries = await self._store.tail(cursors, limit)
         for thread, after in cursors.items():
             list(proved((entry for entry in entries if entry.thread == thread), after=after))
@@ -101,13 +121,15 @@ class Journal:
 
     async def save_checkpoint(self, thread: str, rev: int, state: Any) -> None:
         """Remember a projection and the exact revision it covers, in place of the last one."""
+        check_name(thread, "thread")
+        whole_number(rev, "rev", 0, REV_MAX)
         value, _ = clean(state)
-        text = canonical(value)
-        await self._store.save_checkpoint(check_name(thread, "thread"), rev, text, digest(str(rev), text))
+        text = line("checkpoint", canonical(value), max_bytes=self._limits.max_body_bytes).data
+        await self._store.save_checkpoint(thread, rev, text, digest(str(rev), text))
 
     async def load_checkpoint(self, thread: str) -> tuple[int, Any] | None:
         """The checkpoint, or None if there is none that can be trusted: the thread is the truth."""
-        saved = await self._store.load_checkpoint(thread)
+        saved = await self._store.load_checkpoint(check_name(thread, "thread"))
         if saved is None:
             return None
         rev, text, proof = saved
@@ -134,6 +156,8 @@ class Journal:
         closes: tuple[str, str] | None = None,
     ) -> Executed:
         """Decide, commit, evolve. When this returns, the answer is on disk."""
+        check_id(run_id, "run_id")
+        check_command(command)
         intention = Intention(
             request=request_for(run_id, command),
             plan=plan_command(command, self._limits, closes=closes),
@@ -152,6 +176,7 @@ class Journal:
         """Create many runs in one commit, all or none. Keys and ids must be free."""
         members, states = [], []
         for run_id, command in creations:
+            check_command(command)
             before = RunState(run_id=run_id)
             plan = plan_command(command, self._limits)(before, 0, PENDING)
             members.append(member(before, plan.after, [plan]))
@@ -167,9 +192,9 @@ class Journal:
 
         None before its first entry; a revision that is not there yet raises `NotFound`.
         """
-        if rev is not None and rev < 1:
+        if rev is not None and whole_number(rev, "as_of", -POSITION_MAX, POSITION_MAX) < 1:
             return None
-        entries = await self.facts(run_id, limit=rev, until_at=at)
+        entries = await self.facts(run_id, limit=None if rev is None else min(rev, REV_MAX), until_at=at)
         if not entries:
             return None
         if rev is not None and entries[-1][0].rev < rev:
@@ -180,14 +205,30 @@ class Journal:
         self, run_id: str, after: int = 0, limit: int | None = None, *, until_at: int | None = None
     ) -> list[tuple[Entry, Fact]]:
         """The run's entries with their facts, each proved."""
+        _check_range(after, limit)
         thread = RUN_PREFIX + run_id
         entries = proved(await self._store.read(thread, after, limit, until_at=until_at), after=after)
         return [(entry, fact_of(entry)) for entry in entries]
 
-    async def slice(self, run_id: str) -> RunState | None:
-        """The run as its rows show it, without reading its history."""
-        (seen,) = await self._store.slices([SliceRequest(run_id)])
-        return None if seen.run is None else RunPlanner().open(run_id, seen)
+    async def facts_at(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Fact]:
+        """The facts at these revisions of these runs, each proved."""
+        entries = await self._store.entries_at([(RUN_PREFIX + run_id, rev) for run_id, rev in places])
+        for run_id, rev in places:
+            entry = entries.get((RUN_PREFIX + run_id, rev))
+            if entry is None:
+                raise missing(RUN_PREFIX + run_id, rev)
+            list(proved([entry], after=rev - 1))
+        return {(thread.removeprefix(RUN_PREFIX), rev): fact_of(entry) for (thread, rev), entry in entries.items()}
+
+    async def slices(self, run_ids: Sequence[str]) -> dict[str, RunState]:
+        """Runs as their rows show them, without reading their history. Unknown ids are left out."""
+        seen = await self._store.slices([SliceRequest(run_id) for run_id in run_ids])
+        planner = RunPlanner()
+        return {
+            run_id: planner.open(run_id, part)
+            for run_id, part in zip(run_ids, seen, strict=True)
+            if part.run is not None
+        }
 
     async def view_facts(self, thread: str) -> list[tuple[str, Fact, int]]:
         """A view as (run id, fact, instant), for its pure fold."""
@@ -197,6 +238,14 @@ class Journal:
     async def sweep(self) -> int:
         """Deliver every open handoff; answer how many there were. Safe to repeat, safe to run anywhere."""
         return await handoffs.sweep(self)
+
+    async def _recorded_head(self, thread: str) -> int:
+        """The revision that the rows give as the thread's last, or 0 where they say nothing."""
+        if thread.startswith(RUN_PREFIX):
+            rows = await self._store.fetch("SELECT rev FROM {s}runs WHERE run_id = $1", thread.removeprefix(RUN_PREFIX))
+        else:
+            rows = await self._store.fetch("SELECT rev FROM {s}threads WHERE thread = $1", thread)
+        return rows[0][0] if rows else 0
 
     async def _read_view(self, thread: str, after: int, limit: int | None) -> list[Entry]:
         view = _view(thread)
@@ -214,6 +263,12 @@ class Journal:
             task = asyncio.create_task(handoffs.deliver_quietly(self, open_handoff))
             self._deliveries.add(task)
             task.add_done_callback(self._deliveries.discard)
+
+
+def _check_range(after: int, limit: int | None) -> None:
+    whole_number(after, "after", 0, POSITION_MAX)
+    if limit is not None:
+        whole_number(limit, "limit", 0, REV_MAX)
 
 
 def _view(thread: str) -> tuple[str, str, tuple[str, ...] | None] | None:

@@ -17,7 +17,7 @@ class Backoff(msgspec.Struct, frozen=True):
         """The delay before try number `attempt` (1 = the first retry). `spread` is in −1…1 and comes from outside."""
         exponent = min(self.first_exponent + max(attempt - 1, 0), 62)
         delay = min(self.base_us << exponent, self.cap_us)
-        return max(int(delay * (1 + self.jitter * spread)), 0)
+        return max(delay + int(delay * self.jitter * spread), 0)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

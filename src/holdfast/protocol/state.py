@@ -248,10 +248,14 @@ def _resolve_state(state: RunState, at: int) -> RunState:
             changed[name] = counted(moment, at)
     if state.boundary and state.boundary.expires_at is not None:
         changed["boundary"] = replace(state.boundary, expires_at=counted(state.boundary.expires_at, at))
-    changed["work"] = Map({key: _resolve_work(work, at) for key, work in state.work.items()})
-    changed["ticks"] = Map(
-        {key: replace(tick, started_at=counted(tick.started_at, at)) for key, tick in state.ticks.items()}
-    )
+    for work in state.work.values():
+        if work.visible_at < 0 or (work.claim and work.claim.lease_until < 0):
+            state = replace(state, work=state.work.set(work.key, _resolve_work(work, at)))
+    for tick in state.ticks.values():
+        if tick.started_at < 0:
+            state = replace(
+                state, ticks=state.ticks.set(tick.tick_id, replace(tick, started_at=counted(tick.started_at, at)))
+            )
     return replace(state, **changed)
 
 

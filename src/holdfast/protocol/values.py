@@ -28,6 +28,19 @@ def clean(value: Any) -> tuple[Any, bool]:
     return cleaner.clean(value, depth=0), cleaner.repaired
 
 
+def is_storable(text: str) -> bool:
+    """Can every database keep this text? NUL and lone surrogates it cannot."""
+    return _UNSTORABLE.search(text) is None
+
+
+def whole_number(value: object, name: str, low: int, high: int) -> int:
+    """The number itself, or `InvalidValue` that names the argument and its bounds. True and False are no numbers."""
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return int(value)
+    shown = f"a {type(value).__name__}" if not isinstance(value, int | float) or abs(value) > 1 << 64 else repr(value)
+    raise InvalidValue(f"{name} must be a whole number from {low} to {high}, got {shown}")
+
+
 def canonical(value: Any) -> str:
     """Sorted keys, no spaces, UTF-8: one text per value. Only for values that `clean` let through."""
     return _encoder.encode(value).decode()
@@ -67,7 +80,7 @@ class _Cleaner:
         )
 
     def _text(self, value: str) -> str:
-        if not _UNSTORABLE.search(value):
+        if is_storable(value):
             return str.__str__(value)  # an enum's own text, not the name it prints
         self.repaired = True
         return _UNSTORABLE.sub("\ufffd", value)

@@ -10,7 +10,7 @@ from holdfast.protocol import facts
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.commands import Create
 from holdfast.protocol.outcomes import UNSET
-from holdfast.protocol.values import clean, fingerprint
+from holdfast.protocol.values import clean, fingerprint, whole_number
 
 MODES = ("session", "single")
 
@@ -31,7 +31,11 @@ def creation(
     metadata: dict[str, Any] | None = None,
 ) -> Create:
     """The command that creates this run, or `InvalidValue` that names the argument at fault."""
-    policy = retry or RetryPolicy()
+    policy = RetryPolicy() if retry is None else retry
+    if not isinstance(policy, RetryPolicy):
+        raise InvalidValue(f"retry must be a RetryPolicy, got a {type(policy).__name__}")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise InvalidValue(f"metadata must be an object (dict), got a {type(metadata).__name__}")
     has_input = input is not UNSET
     value, repaired = clean(input if has_input else None)
     notes, repaired_notes = clean(metadata or {})
@@ -44,11 +48,11 @@ def creation(
         queue=check_id(queue, "queue"),
         lane=None if lane is None else check_id(lane, "lane"),
         mode=mode,
-        priority=_between(priority, "priority", -(1 << 15), (1 << 15) - 1),
-        max_attempts=_between(policy.max_attempts, "max_attempts", 1, 1 << 30),
-        backoff_us=_between(policy.backoff_ms, "backoff_ms", 0, 1 << 40) * 1_000,
-        backoff_max_us=_between(policy.backoff_max_ms, "backoff_max_ms", 0, 1 << 40) * 1_000,
-        max_deliveries=_between(max_deliveries, "max_deliveries", 1, 1 << 30),
+        priority=whole_number(priority, "priority", -(1 << 15), (1 << 15) - 1),
+        max_attempts=whole_number(policy.max_attempts, "max_attempts", 1, 1 << 30),
+        backoff_us=whole_number(policy.backoff_ms, "backoff_ms", 0, 1 << 40) * 1_000,
+        backoff_max_us=whole_number(policy.backoff_max_ms, "backoff_max_ms", 0, 1 << 40) * 1_000,
+        max_deliveries=whole_number(max_deliveries, "max_deliveries", 1, 1 << 30),
         has_input=has_input,
         input=value,
         metadata=notes,
@@ -63,9 +67,3 @@ def creation(
 
 def _plain(fact: facts.RunCreated, extra: dict[str, str]) -> dict[str, Any]:
     return {**{name: getattr(fact, name) for name in fact.__struct_fields__}, **extra}
-
-
-def _between(value: object, name: str, low: int, high: int) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return value
-    raise InvalidValue(f"{name} must be a whole number from {low} to {high}, got {value!r}")

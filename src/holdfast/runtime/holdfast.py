@@ -18,7 +18,7 @@ from holdfast.moments import from_us, to_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 from holdfast.protocol.events import view
-from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.facts import ROOT
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, fingerprint
@@ -207,12 +207,14 @@ class Holdfast:
             owner_id=check_id(self.owner_id if owner is None else owner, "owner"),
             lease_us=self._lease_us(lease_ms),
         )
-        claims: list[Claim] = []
-        for item in await self.journal.claim(request):
-            claim_id = item.claim_id or await self._take_over(item, request, tokens, len(claims))
+        found = await self.journal.claim(request)
+        spare = tokens.keys() - {item.claim_id for item in found}
+        taken: list[tuple[Claimed, str]] = []
+        for item in found:
+            claim_id = item.claim_id or await self._take_over(item, request, spare.pop(), tokens)
             if claim_id is not None:
-                claims.append(await self._claim(item, claim_id, tokens[claim_id]))
-        return claims
+                taken.append((item, claim_id))
+        return await self._claims([item._replace(claim_id=claim_id) for item, claim_id in taken], tokens)
 
     async def heartbeat(self, claim: Claim, lease_ms: int | None = None) -> datetime:
         """Start the lease anew and answer its end. A lost claim raises `LeaseLost`."""
@@ -253,7 +255,7 @@ class Holdfast:
         """The run now, after a revision, or as it was at an instant."""
         check_id(run_id, "run_id")
         if as_of is None:
-            state = await self.journal.slice(run_id)
+            state = (await self.journal.slices([run_id])).get(run_id)
         elif isinstance(as_of, datetime):
             state = await self.journal.state(run_id, at=to_us(as_of))
         else:
@@ -341,9 +343,10 @@ class Holdfast:
         if rows and rows[0][0] != fact.user_id:
             raise NotFound(f"there is no session {fact.session_id} for {fact.user_id}")
 
-    async def _take_over(self, item: Claimed, request: ClaimRequest, tokens: dict[str, str], taken: int) -> str | None:
+    async def _take_over(
+        self, item: Claimed, request: ClaimRequest, claim_id: str, tokens: dict[str, str]
+    ) -> str | None:
         """Claim an item whose lease ran out; None if that ended the run, or someone was faster."""
-        claim_id = list(tokens)[-1 - taken]
         command = commands.Claim(
             runnable_key=item.key,
             claim_id=claim_id,
@@ -355,37 +358,34 @@ class Holdfast:
         claimed = any(isinstance(fact, facts.AttemptClaimed) for fact in executed.decision.facts)
         return claim_id if claimed else None
 
-    async def _claim(self, item: Claimed, claim_id: str, token: str) -> Claim:
-        state = await self.journal.slice(item.run_id)
-        work = state.work.get(item.key) if state else None
-        if work is None or work.claim is None:
-            raise LeaseLost(f"the claim on run {item.run_id} was lost before it could be used")
-        return Claim(
-            run_id=item.run_id,
-            runnable_key=item.key,
-            tick_id=claim_id,
-            claim_id=claim_id,
-            token=token,
-            lease_until=from_us(work.claim.lease_until),
-            attempt=work.attempt,
-            input=await self._input(item.run_id, work.input_rev),
-        )
+    async def _claims(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Claim]:
+        """What their holders need to know, read for all of them at once."""
+        states = await self.journal.slices([item.run_id for item in taken])
+        held = [(item, state.work[item.key]) for item in taken if (state := states[item.run_id]).work.get(item.key)]
+        inputs = await self.journal.facts_at([(item.run_id, work.input_rev) for item, work in held if work.input_rev])
+        return [
+            Claim(
+                run_id=item.run_id,
+                runnable_key=item.key,
+                tick_id=item.claim_id,
+                claim_id=item.claim_id,
+                token=tokens[item.claim_id],
+                lease_until=from_us(work.claim.lease_until),
+                attempt=work.attempt,
+                input=getattr(inputs.get((item.run_id, work.input_rev or 0)), "input", None),
+            )
+            for item, work in held
+            if item.claim_id is not None and work.claim is not None and work.claim.claim_id == item.claim_id
+        ]
 
     async def _info(self, state: RunState) -> RunInfo:
         root = state.work.get(ROOT)
-        pending = None if root is None or root.claim else await self._input(state.run_id, root.input_rev)
-        output = None
-        if state.output_rev is not None:
-            fact = await self._fact(state.run_id, state.output_rev)
-            output = fact.output if isinstance(fact, facts.RunTerminal) else None
-        return run_info(state, pending_input=pending, output=output)
-
-    async def _input(self, run_id: str, rev: int | None) -> Any:
-        return None if rev is None else getattr(await self._fact(run_id, rev), "input", None)
-
-    async def _fact(self, run_id: str, rev: int) -> Fact:
-        ((_, fact),) = await self.journal.facts(run_id, after=rev - 1, limit=1)
-        return fact
+        next_rev = root.input_rev if root and root.claim is None else None
+        places = [(state.run_id, rev) for rev in (next_rev, state.output_rev) if rev is not None]
+        bodies = await self.journal.facts_at(places) if places else {}
+        pending = bodies.get((state.run_id, next_rev or 0))
+        ended = bodies.get((state.run_id, state.output_rev or 0))
+        return run_info(state, pending_input=getattr(pending, "input", None), output=getattr(ended, "output", None))
 
     def _lease_us(self, lease_ms: int | None) -> int:
         lease_us = (self.lease_ms if lease_ms is None else lease_ms) * 1_000

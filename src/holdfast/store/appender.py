@@ -16,6 +16,7 @@ from holdfast.store.database import Database
 from holdfast.store.types import Append, Mark, NewEntry, OutcomeUnknown, Rejected, Written
 
 LOSSES_MAX = 100
+MEMBERS_MAX = 500
 HEADS_MAX = 10_000
 
 
@@ -42,9 +43,10 @@ class _Wish:
 class Appender:
     """Group commit for free threads: one append per thread and batch, the others of a thread wait in order."""
 
-    def __init__(self, database: Database, on_commit: Callable[[Iterable[str]], None]) -> None:
+    def __init__(self, database: Database, on_commit: Callable[[Iterable[str]], None], *, grouped: bool = True) -> None:
         self._database = database
         self._on_commit = on_commit
+        self._members_max = MEMBERS_MAX if grouped else 1
         self._waiting: list[_Wish] = []
         self._heads: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +83,7 @@ class Appender:
         chosen: dict[str, _Wish] = {}
         left: list[_Wish] = []
         for wish in self._waiting:
-            if wish.thread in chosen:
+            if wish.thread in chosen or len(chosen) >= self._members_max:
                 left.append(wish)
             elif not wish.future.done():
                 chosen[wish.thread] = wish

@@ -101,7 +101,7 @@ class Committer(Generic[S]):
         self._on_commit = on_commit
         self._members_max = BATCH_MEMBERS_MAX if grouped else 1
         self._waiting: list[_Wish[S]] = []
-        self._fresh: dict[str, S] = {}
+        self._fresh: dict[str, tuple[S, int]] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._exact: set[asyncio.Task[None]] = set()
         self.commits = 0
@@ -182,8 +182,9 @@ class Committer(Generic[S]):
         """The newest state we can plan on without reading: what the last batch left, if it is newer."""
         assert wish.known is not None
         fresh = self._fresh.get(wish.run_id)
-        newer = fresh is not None and self._planner.head(fresh) > self._planner.head(wish.known)
-        return fresh if fresh is not None and newer else wish.known
+        if fresh is None or self._planner.head(fresh[0]) <= self._planner.head(wish.known):
+            return wish.known
+        return self._planner.resolved(*fresh)
 
     async def _plan(self, fold: _Fold[S], wish: _Wish[S]) -> None:
         try:
@@ -236,16 +237,18 @@ class Committer(Generic[S]):
 
     def _settle(self, folds: list[_Fold[S]], members: list[Member], written: Sequence[Written]) -> None:
         accepted: list[Member] = []
+        intentions = 0
         for fold, member, result in zip(folds, members, written, strict=True):
             if result.at is None:
                 for wish, _, _ in fold.plans:
                     self._lose(wish, None)
                 continue
             accepted.append(member)
-            self._fresh[member.run_id] = self._planner.resolved(fold.after, result.at)
+            intentions += len(fold.plans)
+            self._fresh[member.run_id] = (fold.after, result.at)
             fold.answer(result.at)
         if accepted:
-            self._count(accepted, sum(len(fold.plans) for fold in folds))
+            self._count(accepted, intentions)
 
     def _count(self, accepted: list[Member], intentions: int) -> None:
         self.commits += 1
@@ -277,13 +280,14 @@ class Committer(Generic[S]):
 
     async def _commit_locked(self, wish: _Wish[S]) -> None:
         """Lock first, decide with the very instant, write: for wishes that keep losing, or need the exact time."""
+        patience = Patience()
         try:
-            while not await self._try_locked(wish):
+            while not await self._try_locked(wish, patience):
                 pass
         except Exception as error:
             wish.fail(error)
 
-    async def _try_locked(self, wish: _Wish[S]) -> bool:
+    async def _try_locked(self, wish: _Wish[S], patience: Patience) -> bool:
         """True once the wish is answered; False to try again."""
         commit_id = ambient.random_bits(62)
         folds: list[_Fold[S]] = []
@@ -299,9 +303,10 @@ class Committer(Generic[S]):
 
         try:
             at = await patiently(lambda: self._database.write_locked(wish.intention.request, plan, commit_id))
-        except OutcomeUnknown:
+        except OutcomeUnknown as error:
             for _, decided, first_rev in folds[-1].plans if folds else ():
                 wish.suspects.append((Mark(f"run:{wish.run_id}", first_rev), commit_id, decided))
+            await patience.pause(error)
             return False
         except Rejected as error:
             wish.losses += 1
@@ -323,19 +328,32 @@ def _refused(error: Rejected) -> DatabaseError:
     return DatabaseError(f"the database refused this write: {error}", code="write_rejected")
 
 
+class Patience:
+    """How long we go on with a database that does not answer: longer and longer pauses, then an end in words."""
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._deadline = ambient.monotonic() + patience_s
+        self._delay_s = 0.01
+
+    async def pause(self, error: Busy | OutcomeUnknown) -> None:
+        """Wait, with full jitter, before the next try; raise `DatabaseError` when there have been enough."""
+        if ambient.monotonic() >= self._deadline:
+            fate = "" if isinstance(error, Busy) else " (this call may or may not have been carried out)"
+            text = f"the database was not ready for {self._patience_s:.0f} s: {error}{fate}"
+            raise DatabaseError(text, code="database_unavailable") from error
+        await asyncio.sleep(ambient.jitter(self._delay_s))
+        self._delay_s = min(self._delay_s * 2, 1.0)
+
+
 async def patiently(attempt: Callable[[], Awaitable[T]], *, patience_s: float = PATIENCE_S) -> T:
-    """Try again, with full jitter, while the database is busy; give up in words when it stays so."""
-    deadline = ambient.monotonic() + patience_s
-    delay_s = 0.01
+    """Try again while the database is busy; give up in words when it stays so."""
+    patience = Patience(patience_s)
     while True:
         try:
             return await attempt()
         except Busy as error:
-            if ambient.monotonic() >= deadline:
-                text = f"the database was not ready for {patience_s:.0f} s: {error}"
-                raise DatabaseError(text, code="database_unavailable") from error
-        await asyncio.sleep(ambient.jitter(delay_s))
-        delay_s = min(delay_s * 2, 1.0)
+            await patience.pause(error)
 
 
 def _chunks(folds: list[_Fold[Any]]) -> list[list[_Fold[Any]]]:

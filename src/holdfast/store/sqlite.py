@@ -21,6 +21,7 @@ from holdfast.store.types import (
     Append,
     Beat,
     Beaten,
+    Busy,
     Claimed,
     ClaimRequest,
     Mark,
@@ -71,24 +72,36 @@ class SQLite:
             check_place(Path(self._path))
             self._turnstile = Turnstile(Path(self._path), timeout_s=self._busy_timeout_s)
             self._readers = ThreadPoolExecutor(2, thread_name_prefix="holdfast-sqlite-reader")
-        self._writer = Writer(self._connect, self._clock, self._turnstile, self._check_file)
+        writer = Writer(self._connect, self._clock, self._turnstile, self._check_file)
         try:
-            await asyncio.to_thread(self._writer.start)
+            await asyncio.to_thread(writer.start)
         except sqlite3.Error as error:
+            await self.close()
+            found = mapped(error)
+            if isinstance(found, Busy):
+                # Another process is just making the file what it should be.
+                raise found from error
             raise DatabaseError(f"{self._path} cannot be opened: {error}", code="database_unusable") from error
+        self._writer = writer
 
     async def close(self) -> None:
-        if self._probe is not None:
-            self._probe.cancel()
-            await asyncio.gather(self._probe, return_exceptions=True)
-        if self._readers is not None:
-            self._readers.shutdown()
-            for connection in self._idle_readers:
-                connection.close()
-        if self._writer is not None:
-            await self._writer.stop()
-        if self._turnstile is not None:
-            self._turnstile.close()
+        """Let go of everything. What is asked afterwards is refused; closing again does nothing."""
+        probe, self._probe = self._probe, None
+        writer, self._writer = self._writer, None
+        readers, self._readers = self._readers, None
+        turnstile, self._turnstile = self._turnstile, None
+        if probe is not None:
+            probe.cancel()
+            await asyncio.gather(probe, return_exceptions=True)
+        if readers is not None:
+            readers.shutdown()
+            while self._idle_readers:
+                self._idle_readers.pop().close()
+        if writer is not None:
+            await writer.stop()
+        if turnstile is not None:
+            turnstile.close()
+        self._inode = None
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -99,9 +112,16 @@ class SQLite:
             cached_statements=256,
         )
         connection.row_factory = sqlite3.Row
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if not self._in_memory and mode != "wal":
-            connection.close()
             raise sqlite3.OperationalError(f"the file cannot use WAL (it answers {mode!r})")
         # FULL, said aloud: NORMAL loses acknowledged commits when the power goes.
         for pragma in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
@@ -109,10 +129,9 @@ class SQLite:
         if not self._in_memory:
             stat = os.stat(self._path)
             self._inode = self._inode or (stat.st_dev, stat.st_ino)
-        return connection
 
     def _check_file(self) -> None:
-        """A file that was moved or replaced under us must not be written: half the truth would be in each."""
+        """A file that was moved or replaced under us must not be used: half the truth would be in each."""
         if self._inode is None:
             return
         try:
@@ -220,13 +239,16 @@ class SQLite:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_with, job)
 
     def _read_with(self, job: Callable[[sqlite3.Connection, int], T]) -> T:
-        connection = self._idle_readers.pop() if self._idle_readers else self._connect()
+        self._check_file()
+        connection = None
         try:
+            connection = self._idle_readers.pop() if self._idle_readers else self._connect()
             return job(connection, self._clock())
         except sqlite3.Error as error:
             raise mapped(error) from error
         finally:
-            self._idle_readers.append(connection)
+            if connection is not None:
+                self._idle_readers.append(connection)
 
     def _opened(self) -> Writer:
         if self._writer is None:
@@ -240,7 +262,17 @@ def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _rows(connection: sqlite3.Connection, sql: str, params: tuple[Any, ...]) -> list[Row]:
-    return [tuple(row) for row in connection.execute(sql, _numbered(params))]
+    try:
+        return [tuple(row) for row in connection.execute(sql, _numbered(params))]
+    except sqlite3.OperationalError as error:
+        if "decode to UTF-8" not in str(error):
+            raise
+    # A damaged text must not hide the rest: it is read as well as it can be, and its digest tells on it.
+    connection.text_factory = lambda raw: raw.decode(errors="replace")
+    try:
+        return [tuple(row) for row in connection.execute(sql, _numbered(params))]
+    finally:
+        connection.text_factory = str
 
 
 def _in_snapshot(connection: sqlite3.Connection, read: Callable[[], T]) -> T:
@@ -334,6 +366,9 @@ def _write_member(connection: sqlite3.Connection, member: Member, now: int, comm
     head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (member.run_id,)).fetchone()
     rev = head["rev"] if head else 0
     if rev != member.expected_rev:
+        if member.created is not None:
+            # As where rows are inserted unseen: an id that someone took meanwhile fails the batch.
+            raise sqlite3.IntegrityError(f"run {member.run_id} exists")
         return Written(None, rev)
     at = max(now, head["at"]) if head else now
     for fence in member.fences:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from pathlib import Path
 
 from holdfast import ambient
@@ -12,17 +13,20 @@ from holdfast.store.types import Busy
 
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "afs", "ceph", "gluster", "lustre", "vboxsf", "davfs")
 _MOUNTS = Path("/proc/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def check_place(path: Path) -> None:
+def check_place(path: Path, mounts: Path = _MOUNTS) -> None:
     """Refuse a file that SQLite cannot keep safe here, in words."""
     folder = path.parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DatabaseError(f"the folder {folder} does not exist; create it first", code="database_unusable")
-    target = path if path.exists() else folder
+    if os.path.isdir(path):
+        raise DatabaseError(f"{path} is a folder; name a file in it", code="database_unusable")
+    target = path if os.path.exists(path) else folder
     if not os.access(target, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK):
         raise DatabaseError(f"no permission to write {target}; SQLite also needs its folder", code="database_unusable")
-    kind = filesystem(folder)
+    kind = filesystem(folder, mounts)
     if kind.startswith(_REMOTE):
         raise DatabaseError(
             f"{folder} is on a network filesystem ({kind}); WAL corrupts there. Use a local disk, or Postgres",
@@ -38,7 +42,8 @@ def filesystem(folder: Path, mounts: Path = _MOUNTS) -> str:
     best, kind = "", ""
     for line in mounts.read_text().splitlines():
         _, point, fstype, *_ = line.split()
-        point = point.encode().decode("unicode_escape")
+        # The kernel writes spaces and the like as octal escapes.
+        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), point)
         inside = where == point or where.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, fstype

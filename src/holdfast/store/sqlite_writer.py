@@ -8,6 +8,7 @@ is rolled back and tried again in halves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import sqlite3
@@ -152,11 +153,16 @@ class Writer:
             return
         try:
             connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            # No job is to blame, so none is tried alone.
+            _fail(batch, mapped(error))
+            return
+        try:
             now = self._clock()
             for ticket in batch:
                 ticket.result = ticket.job(connection, now)
         except Exception as error:
-            _rollback(connection)
+            self._roll_back(connection)
             self._isolate(batch, error)
             return
         try:
@@ -164,7 +170,7 @@ class Writer:
         except sqlite3.Error as error:
             # The frames may or may not be on disk. Only a fresh handle can tell.
             self._drop_connection()
-            _fail(batch, OutcomeUnknown(str(error)))
+            _fail(batch, Busy(str(error)) if _is_full(error) else OutcomeUnknown(str(error)))
 
     def _isolate(self, batch: list[_Ticket], error: Exception) -> None:
         if len(batch) == 1:
@@ -191,11 +197,19 @@ class Writer:
                 _fail(batch, mapped(error))
         return self._connection
 
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._drop_connection()
+
     def _drop_connection(self) -> None:
-        if self._connection is not None:
-            _rollback(self._connection)
-            self._connection.close()
-            self._connection = None
+        """Closing undoes what is open. A handle that cannot even do that is only let go."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
 
 
 def mapped(error: Exception) -> Exception:
@@ -204,7 +218,7 @@ def mapped(error: Exception) -> Exception:
         return Rejected(str(error))
     if isinstance(error, sqlite3.OperationalError):
         text = str(error)
-        if "locked" in text or "busy" in text:
+        if "locked" in text or "busy" in text or _is_full(error):
             return Busy(text)
         return DatabaseError(f"SQLite refused the work: {text}", code="database_unusable")
     if isinstance(error, sqlite3.Error):
@@ -212,9 +226,9 @@ def mapped(error: Exception) -> Exception:
     return error
 
 
-def _rollback(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+def _is_full(error: sqlite3.Error) -> bool:
+    """No room on the disk: the commit's last frame was never written whole, so nothing of it counts."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
 
 
 def _fail(batch: list[_Ticket], error: Exception) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple
 from holdfast import ambient
 from holdfast.errors import Conflict, DatabaseError
 from holdfast.store.appender import Appender
-from holdfast.store.committer import Committer, patiently
+from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
 from holdfast.store.sqlite import MEMORY, SQLite
@@ -38,7 +38,7 @@ from holdfast.store.types import (
 )
 
 PAGE = 1_000
-TAIL_THREADS_MAX = 100
+PLACES_MAX = 100
 
 
 class RunRows(NamedTuple):
@@ -61,13 +61,13 @@ class Store(Generic[S]):
         self._database = database
         self.hints = Hints(database)
         self.committer: Committer[S] = Committer(database, planner, self._committed, grouped=grouped)
-        self.appender = Appender(database, self.hints.publish)
+        self.appender = Appender(database, self.hints.publish, grouped=grouped)
 
     async def open(self, *, migrate: bool = True) -> None:
         """Connect, check that the database is fit, bring its schema up to date."""
         await patiently(self._database.open)
         if migrate:
-            await patiently(self._database.migrate)
+            await self._again(self._database.migrate)
         await self.hints.start()
 
     async def close(self) -> None:
@@ -88,23 +88,29 @@ class Store(Generic[S]):
     async def create_all(self, members: Sequence[Member]) -> int:
         """Create many runs in one commit, all or none. Raises `Conflict` when an id or key is taken."""
         commit_id = ambient.random_bits(62)
+        patience = Patience()
         while True:
             try:
                 written = await patiently(lambda: self._database.write(members, commit_id))
-                break
-            except OutcomeUnknown:
-                mark = Mark(members[0].thread, 1)
-                landed = await patiently(lambda: self._database.landed([mark], commit_id))  # noqa: B023
-                if mark in landed:
-                    return landed[mark]
+            except OutcomeUnknown as error:
+                await patience.pause(error)
+                continue
             except Rejected as error:
-                raise Conflict(f"a run id or key is already in use: {error}", code="id_reused") from error
-        if any(result.at is None for result in written):
-            raise Conflict("a run id is already in use; nothing was created", code="id_reused")
+                return await self._created_before(members, commit_id, str(error))
+            at = written[0].at
+            if at is None or any(result.at is None for result in written):
+                return await self._created_before(members, commit_id, "nothing was created")
+            self._committed(members)
+            return at
+
+    async def _created_before(self, members: Sequence[Member], commit_id: int, refusal: str) -> int:
+        """Refused, perhaps by ourselves: a commit whose answer was lost may have taken these very ids."""
+        marks = [Mark(member.thread, 1) for member in members]
+        landed = await patiently(lambda: self._database.landed(marks, commit_id))
+        if len(landed) < len(marks):
+            raise Conflict(f"a run id or key is already in use: {refusal}", code="id_reused")
         self._committed(members)
-        at = written[0].at
-        assert at is not None
-        return at
+        return landed[marks[0]]
 
     async def slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         return await patiently(lambda: self._database.read_slices(requests))
@@ -118,24 +124,27 @@ class Store(Generic[S]):
         if request.queues is None:
             request = request._replace(queues=await self._queues())
         commit_id = ambient.random_bits(62)
+        patience = Patience()
         while True:
             try:
                 return await patiently(lambda: self._database.claim(request, commit_id))
-            except (OutcomeUnknown, Rejected):
+            except (OutcomeUnknown, Rejected) as error:
                 # Rejected: the lost commit arrived late, so its ticks already carry these ids.
                 claimed = await self._claimed(request.claim_ids)
                 if claimed:
                     return claimed
+                await patience.pause(OutcomeUnknown(str(error)))
 
     async def heartbeat(self, beats: Sequence[Beat], lease_us: int) -> list[Beaten]:
         """Extend the leases that can be extended at once. A claim without an answer must be asked for alone."""
+        patience = Patience()
         while True:
             try:
                 commit_id = ambient.random_bits(62)
                 return await patiently(lambda: self._database.heartbeat(beats, lease_us, commit_id))  # noqa: B023
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
                 # Extending twice is extending once.
-                continue
+                await patience.pause(error)
 
     async def read(
         self, thread: str, after: int = 0, limit: int | None = None, *, until_at: int | None = None
@@ -175,21 +184,27 @@ class Store(Generic[S]):
 
         Inside a thread positions follow revisions, so wherever the limit cuts, no thread has a hole.
         """
-        found: list[Entry] = []
-        threads = list(cursors.items())
-        for start in range(0, len(threads), TAIL_THREADS_MAX):
-            some = threads[start : start + TAIL_THREADS_MAX]
-            values = ", ".join(f"(CAST(${2 * i + 2} AS text), CAST(${2 * i + 3} AS bigint))" for i in range(len(some)))
-            sql = f"""
-                WITH cursors (thread, after) AS (VALUES {values})
-                SELECT j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
-                FROM cursors c
-                JOIN {{s}}journal j ON j.thread = c.thread AND j.rev > c.after
-                ORDER BY j.position
-                LIMIT $1
-            """
-            found += await self._entries(sql, limit, *(part for cursor in some for part in cursor))
-        return sorted(found)[:limit]
+        sql = """
+            WITH cursors (thread, after) AS (VALUES {values})
+            SELECT j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
+            FROM cursors c
+            JOIN {s}journal j ON j.thread = c.thread AND j.rev > c.after
+            ORDER BY j.position
+            LIMIT $1
+        """
+        return sorted(await self._entries_for(sql, list(cursors.items()), limit))[:limit]
+
+    async def entries_at(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Entry]:
+        """The entries that stand at these revisions of these threads."""
+        sql = """
+            WITH places (thread, rev) AS (VALUES {values})
+            SELECT j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
+            FROM places p
+            JOIN {s}journal j ON j.thread = p.thread AND j.rev = p.rev
+            LIMIT $1
+        """
+        found = await self._entries_for(sql, places, len(places))
+        return {(entry.thread, entry.rev): entry for entry in found}
 
     async def heads(self, threads: Sequence[str]) -> dict[str, int]:
         """The head of each thread that exists."""
@@ -246,7 +261,7 @@ class Store(Generic[S]):
             "INSERT INTO {s}sessions (session_id, user_id) VALUES ($1, $2) ON CONFLICT (session_id) DO NOTHING"
         )
         owners = [(session, (row[1], row[2])) for row in tables[RUNS.name]]
-        await patiently(lambda: self._database.execute([*drops, *owners, *puts]))
+        await self._again(lambda: self._database.execute([*drops, *owners, *puts]))
 
     async def handoffs(self, limit: int = PAGE) -> list[Row]:
         """Open handoffs: (target, source, kind, revision of the source's entry)."""
@@ -260,7 +275,7 @@ class Store(Generic[S]):
 
     async def drop_handoff(self, target_run_id: str, source_run_id: str, kind: str) -> None:
         sql = "DELETE FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
-        await patiently(lambda: self._database.execute([(self._sql(sql), (target_run_id, source_run_id, kind))]))
+        await self._again(lambda: self._database.execute([(self._sql(sql), (target_run_id, source_run_id, kind))]))
 
     async def save_checkpoint(self, thread: str, rev: int, state: str, digest: bytes) -> None:
         sql = """
@@ -344,14 +359,26 @@ class Store(Generic[S]):
     async def _entries(self, sql: str, *params: Any) -> list[Entry]:
         return [_entry(row) for row in await self.fetch(sql, *params)]
 
+    async def _entries_for(self, sql: str, places: Sequence[tuple[str, int]], limit: int) -> list[Entry]:
+        """Ask about many (thread, revision) pairs, a hundred at a time."""
+        found: list[Entry] = []
+        for start in range(0, len(places), PLACES_MAX):
+            some = places[start : start + PLACES_MAX]
+            values = ", ".join(f"(CAST(${2 * i + 2} AS text), CAST(${2 * i + 3} AS bigint))" for i in range(len(some)))
+            found += await self._entries(
+                sql.replace("{values}", values), limit, *(part for pair in some for part in pair)
+            )
+        return found
+
     async def _again(self, attempt: Callable[[], Any]) -> None:
         """For writes that may be repeated without harm."""
+        patience = Patience()
         while True:
             try:
                 await patiently(attempt)
                 return
-            except OutcomeUnknown:
-                continue
+            except OutcomeUnknown as error:
+                await patience.pause(error)
 
     def _sql(self, text: str) -> str:
         return text.replace("{s}", self._database.prefix)

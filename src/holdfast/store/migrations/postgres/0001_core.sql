@@ -1,19 +1,21 @@
+-- Names and ids are compared byte by byte ("C"), whatever the database's own language: ranges of ids and the order of
+-- locks must mean the same here, in SQLite and in Python.
 CREATE SEQUENCE {s}position;
 
 -- Sessions group runs and name their owner; the pair is what a run refers to, so no run lands in a stranger's session.
 CREATE TABLE {s}sessions (
-    session_id text PRIMARY KEY,
-    user_id    text NOT NULL,
+    session_id text COLLATE "C" PRIMARY KEY,
+    user_id    text COLLATE "C" NOT NULL,
     UNIQUE (session_id, user_id)
 );
 
 -- No body is kept here: input_rev and output_rev point into the journal.
 CREATE TABLE {s}runs (
-    run_id              text PRIMARY KEY CHECK (run_id <> ''),
-    session_id          text NOT NULL,
-    user_id             text NOT NULL,
-    clog_id             text NOT NULL,
-    queue               text NOT NULL,
+    run_id              text COLLATE "C" CHECK (run_id <> ''),
+    session_id          text COLLATE "C" NOT NULL,
+    user_id             text COLLATE "C" NOT NULL,
+    clog_id             text COLLATE "C" NOT NULL,
+    queue               text COLLATE "C" NOT NULL,
     mode                text NOT NULL,
     lane                text,
     priority            integer NOT NULL,
@@ -22,7 +24,7 @@ CREATE TABLE {s}runs (
     backoff_max_us      bigint NOT NULL,
     max_deliveries      integer NOT NULL,
     resumable           integer NOT NULL,
-    parent_run_id       text,
+    parent_run_id       text COLLATE "C",
     created_at          bigint NOT NULL,
     status              text NOT NULL CHECK (
         status IN ('idle', 'pending', 'active', 'waiting', 'paused', 'done', 'failed', 'cancelled')
@@ -50,13 +52,16 @@ CREATE TABLE {s}runs (
 );
 CREATE INDEX runs_by_session ON {s}runs (session_id, run_id);
 CREATE INDEX runs_by_clog ON {s}runs (clog_id, run_id);
+-- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
+-- same, and the plan that was made then is kept.
+ALTER TABLE {s}runs ADD PRIMARY KEY (run_id);
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end.
 CREATE TABLE {s}work (
-    run_id           text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
-    key              text NOT NULL,
-    queue            text NOT NULL,
-    clog_id          text NOT NULL,
+    run_id           text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    key              text COLLATE "C" NOT NULL,
+    queue            text COLLATE "C" NOT NULL,
+    clog_id          text COLLATE "C" NOT NULL,
     priority         integer NOT NULL,
     step             text NOT NULL,
     visible_at       bigint NOT NULL,
@@ -65,7 +70,7 @@ CREATE TABLE {s}work (
     deliveries       integer NOT NULL,
     input_rev        integer,
     owner_id         text,
-    claim_id         text,
+    claim_id         text COLLATE "C",
     claim_token_hash text,
     lease_until      bigint,
     due_at           bigint NOT NULL GENERATED ALWAYS AS (greatest(visible_at, coalesce(lease_until, 0))) STORED,
@@ -81,7 +86,7 @@ CREATE INDEX work_due ON {s}work (queue, priority, due_at);
 -- The truth. Text, not jsonb: jsonb refuses, reorders and rounds what must be read back as it was written.
 CREATE TABLE {s}journal (
     position  bigint NOT NULL DEFAULT nextval('{s}position'),
-    thread    text NOT NULL CHECK (thread <> ''),
+    thread    text COLLATE "C" NOT NULL CHECK (thread <> ''),
     rev       integer NOT NULL CHECK (rev > 0),
     kind      text NOT NULL,
     data      text NOT NULL,
@@ -95,15 +100,15 @@ CREATE INDEX journal_by_position ON {s}journal USING brin (position) WITH (pages
 
 -- Heads of the threads that belong to no run.
 CREATE TABLE {s}threads (
-    thread text PRIMARY KEY,
+    thread text COLLATE "C" PRIMARY KEY,
     rev    integer NOT NULL,
     at     bigint NOT NULL
 );
 
 CREATE TABLE {s}ticks (
-    tick_id       text PRIMARY KEY,
-    run_id        text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
-    key           text NOT NULL,
+    tick_id       text COLLATE "C",
+    run_id        text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    key           text COLLATE "C" NOT NULL,
     claimed_rev   integer NOT NULL,
     started_at    bigint NOT NULL,
     outcome       text,
@@ -111,22 +116,23 @@ CREATE TABLE {s}ticks (
     settled_rev   integer
 );
 CREATE INDEX ticks_by_run ON {s}ticks (run_id, claimed_rev);
+ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id);
 
 CREATE TABLE {s}signals (
-    run_id    text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    run_id    text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
     seq       integer NOT NULL,
     signal_id text NOT NULL,
     name      text,
     has_input integer NOT NULL,
-    tick_id   text,
+    tick_id   text COLLATE "C",
     PRIMARY KEY (run_id, seq)
 );
 CREATE INDEX signals_waiting ON {s}signals (run_id, seq) WHERE tick_id IS NULL;
 
 CREATE TABLE {s}children (
-    run_id       text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
-    child_run_id text NOT NULL,
-    clog_id      text NOT NULL,
+    run_id       text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    child_run_id text COLLATE "C" NOT NULL,
+    clog_id      text COLLATE "C" NOT NULL,
     child_key    text NOT NULL,
     step         text NOT NULL,
     started_rev  integer NOT NULL,
@@ -136,8 +142,8 @@ CREATE TABLE {s}children (
 );
 
 CREATE TABLE {s}runnables (
-    run_id        text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
-    key           text NOT NULL,
+    run_id        text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    key           text COLLATE "C" NOT NULL,
     step          text NOT NULL,
     planned_rev   integer,
     scheduled_rev integer,
@@ -150,9 +156,9 @@ CREATE TABLE {s}runnables (
 );
 
 CREATE TABLE {s}anomalies (
-    run_id       text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
-    reason       text NOT NULL,
-    claim_id     text NOT NULL,
+    run_id       text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    reason       text COLLATE "C" NOT NULL,
+    claim_id     text COLLATE "C" NOT NULL,
     entry_kind   text NOT NULL,
     rev          integer NOT NULL,
     runnable_key text NOT NULL,
@@ -162,10 +168,10 @@ CREATE TABLE {s}anomalies (
 
 -- Keys that callers gave; they live as long as what they made.
 CREATE TABLE {s}keys (
-    scope       text NOT NULL,
-    key         text NOT NULL,
+    scope       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
     body_digest text NOT NULL,
-    run_id      text NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    run_id      text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
     rev         integer NOT NULL,
     PRIMARY KEY (scope, key)
 );
@@ -173,21 +179,23 @@ CREATE INDEX keys_by_run ON {s}keys (run_id);
 
 -- What one run's commit means for another, until the other has committed it.
 CREATE TABLE {s}handoffs (
-    target_run_id text NOT NULL,
-    source_run_id text NOT NULL,
-    kind          text NOT NULL,
+    target_run_id text COLLATE "C" NOT NULL,
+    source_run_id text COLLATE "C" NOT NULL,
+    kind          text COLLATE "C" NOT NULL,
     rev           integer NOT NULL,
     PRIMARY KEY (target_run_id, source_run_id, kind)
 );
 
 CREATE TABLE {s}checkpoints (
-    thread text PRIMARY KEY,
+    thread text COLLATE "C" PRIMARY KEY,
     rev    integer NOT NULL,
     state  text NOT NULL,
     digest bytea NOT NULL
 );
 
 -- The claim, as a function so that its plan is pinned: a queue that was analysed empty and then filled would sort.
+-- The price of a forbidden sort that is unavoidable (a handful of rows) would wake the compiler, so that is off too.
+-- "= ANY (ARRAY[…])" can only be a lookup by index, also in a plan that was made while the tables were empty.
 -- Locks runs first, then work, in this order; any other order double-claims or deadlocks. Items whose lease ran out
 -- are only named, with a null claim_id: taking them over may end the run, and that is decided with care elsewhere.
 CREATE FUNCTION {s}claim(
@@ -195,28 +203,25 @@ CREATE FUNCTION {s}claim(
     in_commit bigint, in_now bigint
 ) RETURNS TABLE (run_id text, key text, claim_id text, at bigint)
 LANGUAGE sql VOLATILE
-SET enable_sort = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
 AS $$
 WITH RECURSIVE
 t AS MATERIALIZED (
     SELECT coalesce(in_now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
-queues AS MATERIALIZED (
-    SELECT q FROM unnest(in_queues) q
-),
 levels AS (
-    (SELECT q.q AS queue, (SELECT max(w.priority) FROM {s}work w WHERE w.queue = q.q) AS priority FROM queues q)
-    UNION ALL
-    SELECT l.queue, (
-        SELECT max(w.priority) FROM {s}work w WHERE w.queue = l.queue AND w.priority < l.priority
+    (
+        SELECT q.q COLLATE "C" AS queue, (SELECT max(w.priority) FROM {s}work w WHERE w.queue = q.q) AS priority
+        FROM unnest(in_queues) AS q (q)
     )
+    UNION ALL
+    SELECT l.queue, (SELECT max(w.priority) FROM {s}work w WHERE w.queue = l.queue AND w.priority < l.priority)
     FROM levels l
     WHERE l.priority IS NOT NULL
 ),
 ranked AS MATERIALIZED (
-    SELECT row_number() OVER (ORDER BY l.priority DESC, l.queue) AS place, l.queue, l.priority
-    FROM levels l
-    WHERE l.priority IS NOT NULL
+    SELECT l.queue, l.priority FROM levels l WHERE l.priority IS NOT NULL ORDER BY l.priority DESC, l.queue
 ),
 picked AS MATERIALIZED (
     SELECT x.*
@@ -224,7 +229,7 @@ picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT w.run_id, w.key, w.claim_id, w.attempt, r.rev, r.at
         FROM {s}work w
-        JOIN {s}runs r ON r.run_id = w.run_id
+        JOIN {s}runs r ON r.run_id = ANY (ARRAY[w.run_id])
         WHERE w.queue = l.queue
           AND w.priority = l.priority
           AND w.due_at <= (SELECT now FROM t)
@@ -236,16 +241,20 @@ picked AS MATERIALIZED (
     ) x
     LIMIT cardinality(in_claim_ids)
 ),
+placed AS MATERIALIZED (
+    SELECT p.*, row_number() OVER () AS place FROM picked p
+),
 fresh AS MATERIALIZED (
     SELECT
-        p.run_id, p.key, p.attempt, p.rev,
+        p.run_id, p.key, p.place, p.attempt,
         -- Siblings of one run share its row: each takes the next revision.
-        p.rev + row_number() OVER (PARTITION BY p.run_id ORDER BY p.key) AS next_rev,
+        p.rev + row_number() OVER (PARTITION BY p.run_id ORDER BY p.place) AS next_rev,
         greatest(t.now, p.at) AS ts,
-        c.claim_id, c.hash
-    FROM (SELECT p.*, row_number() OVER () AS i FROM picked p WHERE p.claim_id IS NULL) p
-    JOIN unnest(in_claim_ids, in_hashes) WITH ORDINALITY c (claim_id, hash, i) ON c.i = p.i
+        in_claim_ids[p.place] AS claim_id,
+        in_hashes[p.place] AS hash
+    FROM placed p
     CROSS JOIN t
+    WHERE p.claim_id IS NULL
 ),
 body AS MATERIALIZED (
     SELECT f.*,
@@ -260,7 +269,7 @@ leased AS (
     SET claim_id = f.claim_id, claim_token_hash = f.hash, owner_id = in_owner, lease_until = f.ts + in_lease,
         waiting = 0, deliveries = w.deliveries + 1
     FROM fresh f
-    WHERE w.run_id = f.run_id AND w.key = f.key
+    WHERE w.run_id = ANY (ARRAY[f.run_id]) AND w.key = f.key
 ),
 heads AS MATERIALIZED (
     SELECT f.run_id, max(f.next_rev) AS rev, max(f.ts) AS ts, bool_or(f.key = '') AS root FROM fresh f GROUP BY f.run_id
@@ -271,7 +280,7 @@ moved AS (
         deliveries = CASE WHEN h.root THEN r.deliveries + 1 ELSE r.deliveries END,
         wake_at = CASE WHEN h.root THEN NULL ELSE r.wake_at END
     FROM heads h
-    WHERE r.run_id = h.run_id
+    WHERE r.run_id = ANY (ARRAY[h.run_id])
 ),
 ticked AS (
     INSERT INTO {s}ticks (tick_id, run_id, key, claimed_rev, started_at)
@@ -283,7 +292,11 @@ noted AS (
         sha256(convert_to('attempt_claimed' || chr(10) || b.data || chr(10), 'UTF8')), in_commit
     FROM body b
 )
-SELECT f.run_id, f.key, f.claim_id, f.ts FROM fresh f
-UNION ALL
-SELECT p.run_id, p.key, NULL, t.now FROM picked p CROSS JOIN t WHERE p.claim_id IS NOT NULL
+SELECT a.run_id, a.key, a.claim_id, a.ts
+FROM (
+    SELECT f.run_id, f.key, f.claim_id, f.ts, f.place FROM fresh f
+    UNION ALL
+    SELECT p.run_id, p.key, NULL, t.now, p.place FROM placed p CROSS JOIN t WHERE p.claim_id IS NOT NULL
+) a
+ORDER BY a.place
 $$;

@@ -1,0 +1,311 @@
+"""Postgres: one statement per batch, judged after its locks, and a few connections that never wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import DatabaseError
+from holdfast.store import postgres_sql as texts
+from holdfast.store.database import LockedPlan, OnHint
+from holdfast.store.migrate import Migration, pending
+from holdfast.store.postgres_hints import NOTIFY, Ear, payloads
+from holdfast.store.postgres_pool import BY_KEY, SESSION, Connections, connect, parse_url
+from holdfast.store.types import (
+    Append,
+    Beat,
+    Beaten,
+    Busy,
+    Claimed,
+    ClaimRequest,
+    Mark,
+    Member,
+    OutcomeUnknown,
+    Row,
+    Slice,
+    SliceRequest,
+    Written,
+)
+
+OLDEST = 130_000
+MIGRATION_TIMEOUT_S = 600.0
+_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
+_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+_decode_slice = msgspec.json.Decoder(Slice).decode
+
+
+class _Lanes:
+    """Connections by purpose: commits, claims and heartbeats must not queue behind each other or behind readers."""
+
+    def __init__(self, url: str) -> None:
+        address = parse_url(url)
+        self.address = address
+        self.commits = Connections(address, 3, BY_KEY)
+        self.exact = Connections(address, 2, BY_KEY)
+        self.claims = Connections(address, 2, BY_KEY)
+        self.beats = Connections(address, 2, BY_KEY)
+        self.reads = Connections(address, 4, SESSION)
+        self.hints = Connections(address, 1, SESSION)
+
+    async def close(self) -> None:
+        lanes = (self.commits, self.exact, self.claims, self.beats, self.reads, self.hints)
+        await asyncio.gather(*(lane.close() for lane in lanes))
+
+
+class Postgres:
+    """A schema in a Postgres database, shared by any number of processes. Belongs to the event loop that opened it."""
+
+    def __init__(self, url: str, clock: Callable[[], int] | None, *, schema: str) -> None:
+        if not _SCHEMA.fullmatch(schema):
+            raise DatabaseError(
+                f"schema must be 1 to 48 letters, digits or _ and not begin with a digit; got {schema!r}",
+                code="invalid_schema",
+            )
+        self.prefix = f'"{schema}".'
+        self._schema = schema
+        self._channel = f"holdfast:{schema}"
+        self._url = url
+        self._clock = clock
+        self._lanes: _Lanes | None = None
+        self._ear: Ear | None = None
+        self._hint_sender = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    async def open(self) -> None:
+        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
+        self._lanes = _Lanes(self._url)
+        try:
+            await self._check_server()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        ear, self._ear = self._ear, None
+        lanes, self._lanes = self._lanes, None
+        if ear is not None:
+            await ear.stop()
+        if lanes is not None:
+            await lanes.close()
+
+    async def migrate(self) -> None:
+        # Looking needs no rights to create, and most openings find nothing to do.
+        if await self._opened().reads.run(self._pending, lost=Busy):
+            await self._opened().reads.run(self._migrate, lost=Busy)
+
+    async def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        rows = await self.fetch(texts.NOW)
+        return int(rows[0][0])
+
+    async def fetch(self, sql: str, *params: Any) -> list[Row]:
+        return await self._opened().reads.run(lambda connection: _rows(connection, sql, params), lost=Busy)
+
+    async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]:
+        async def job(connection: Any) -> list[list[Row]]:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return [await _rows(connection, text, params) for text, params in queries]
+
+        return await self._opened().reads.run(job, lost=Busy)
+
+    async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        async def job(connection: Any) -> None:
+            async with connection.transaction(isolation="read_committed"):
+                for text, params in statements:
+                    await connection.fetch(text, *params)
+
+        await self._opened().reads.run(job, lost=OutcomeUnknown)
+
+    async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
+        if not requests:
+            return []
+        return await self._opened().commits.run(lambda connection: self._slices(connection, requests), lost=Busy)
+
+    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]:
+        if not members:
+            return []
+        return await self._opened().commits.run(
+            lambda connection: self._write(connection, members, commit_id, self._given_now()), lost=OutcomeUnknown
+        )
+
+    async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None:
+        async def job(connection: Any) -> int | None:
+            # Read committed: every statement sees what was committed before it, so the slice is read after the lock.
+            async with connection.transaction(isolation="read_committed"):
+                await connection.fetch(self._text(texts.LOCK_RUN), request.run_id)
+                (seen,) = await self._slices(connection, [request])
+                at = max(seen.now, seen.run["at"]) if seen.run else seen.now
+                member = plan(seen, at)
+                if member is None:
+                    return None
+                (written,) = await self._write(connection, [member], commit_id, at)
+                if written.at is None:
+                    # Decided under the lock, at this very instant: only a run that was not there to lock can differ.
+                    raise Busy(f"run {request.run_id} was created meanwhile")
+                return written.at
+
+        return await self._opened().exact.run(job, lost=OutcomeUnknown)
+
+    async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]:
+        if not appends:
+            return []
+        arguments = texts.append_arguments(appends, commit_id, self._given_now())
+        rows = await self._opened().commits.run(
+            lambda connection: _rows(connection, self._text(texts.APPEND), arguments), lost=OutcomeUnknown
+        )
+        return _written(rows)
+
+    async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
+        arguments = ([mark.thread for mark in marks], [mark.rev for mark in marks], commit_id)
+        rows = await self._opened().commits.run(
+            lambda connection: _rows(connection, self._text(texts.LANDED), arguments), lost=Busy
+        )
+        return {Mark(thread, rev): at for thread, rev, at in rows}
+
+    async def claim(self, request: ClaimRequest, commit_id: int) -> list[Claimed]:
+        arguments = (
+            request.queues or (),
+            request.clogs,
+            request.claim_ids,
+            request.token_hashes,
+            request.owner_id,
+            request.lease_us,
+            commit_id,
+            self._given_now(),
+        )
+        rows = await self._opened().claims.run(
+            lambda connection: _rows(connection, self._text(texts.CLAIM), arguments), lost=OutcomeUnknown
+        )
+        return [Claimed(*row) for row in rows]
+
+    async def heartbeat(self, beats: Sequence[Beat], lease_us: int, commit_id: int) -> list[Beaten]:
+        if not beats:
+            return []
+        # Among many, a run that is just being written is skipped; one that is asked for alone is waited for.
+        alone = len({beat.run_id for beat in beats}) == 1
+        text = self._text(texts.HEARTBEAT_ALONE if alone else texts.HEARTBEAT)
+        arguments = texts.beat_arguments(beats, lease_us, commit_id, self._given_now())
+        rows = await self._opened().beats.run(
+            lambda connection: _rows(connection, text, arguments), lost=OutcomeUnknown
+        )
+        return [Beaten(*row) for row in rows]
+
+    async def send_hint(self, topics: Sequence[str]) -> None:
+        async def job(connection: Any) -> None:
+            self._hint_sender = connection.get_server_pid()
+            await connection.fetch(NOTIFY, self._channel, list(payloads(topics)))
+
+        await self._opened().hints.run(job, lost=OutcomeUnknown)
+
+    async def listen(self, on_hint: OnHint) -> None:
+        address = self._opened().address
+        if address.pooled:
+            # A pooler hands every statement to another session, and none of them would listen.
+            return
+        self._ear = Ear(
+            lambda: connect(address, SESSION), self._channel, on_hint, is_echo=lambda pid: pid == self._hint_sender
+        )
+        await self._ear.start()
+
+    async def _slices(self, connection: Any, requests: Sequence[SliceRequest]) -> list[Slice]:
+        text = self._text(texts.READ_WHOLE if requests[0].whole else texts.READ_SLICES)
+        rows = await _rows(connection, text, texts.slice_arguments(requests, self._given_now()))
+        return [_decode_slice(row[0]) for row in rows]
+
+    async def _write(
+        self, connection: Any, members: Sequence[Member], commit_id: int, now: int | None
+    ) -> list[Written]:
+        shape = texts.write_shape(members)
+        arguments = texts.write_arguments(shape, members, commit_id, now)
+        return _written(await _rows(connection, self._text(texts.write_text(shape)), arguments))
+
+    async def _check_server(self) -> None:
+        """Refuse, in words, a server that cannot keep what it confirms."""
+        lanes = self._opened()
+        settings = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
+        text = f"SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), {settings}"
+        ((version, in_recovery, *values),) = await self.fetch(text)
+        if version < OLDEST:
+            raise DatabaseError(
+                f"Postgres {version // 10_000} is too old; Holdfast needs 13 or newer", code="database_unusable"
+            )
+        if in_recovery:
+            raise DatabaseError("this Postgres is a standby; connect to the primary", code="database_read_only")
+        off = [name for name, value in zip(_SETTINGS, values, strict=True) if value == "off"]
+        if off and not lanes.address.unsafe:
+            raise DatabaseError(
+                f"Postgres runs with {off[0]} = off and may lose what it confirmed; turn it on, or add unsafe=1 to "
+                "the URL where that does not matter",
+                code="unsafe_settings",
+            )
+
+    async def _pending(self, connection: Any) -> list[Migration]:
+        ((exists,),) = await _rows(connection, "SELECT to_regclass($1) IS NOT NULL", (f"{self.prefix}migrations",))
+        rows = await _rows(connection, f"SELECT version FROM {self.prefix}migrations", ()) if exists else []
+        return list(pending("postgres", {row[0] for row in rows}))
+
+    async def _migrate(self, connection: Any) -> None:
+        """Run what is pending, all or nothing. Others who want the same wait, then find nothing to do."""
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '3s'")
+            await connection.fetch("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", self._channel)
+            ((missing,),) = await _rows(connection, "SELECT to_regnamespace($1) IS NULL", (f'"{self._schema}"',))
+            if missing:
+                await connection.execute(f'CREATE SCHEMA "{self._schema}"')
+            await connection.execute(
+                f"""
+                CREATE TABLE IF NOT EXISTS {self.prefix}migrations (
+                    version integer PRIMARY KEY, name text NOT NULL, applied_at bigint NOT NULL
+                )
+                """
+            )
+            for migration in await self._pending(connection):
+                await connection.execute(self._text(migration.sql), timeout=MIGRATION_TIMEOUT_S)
+                await connection.fetch(
+                    f"INSERT INTO {self.prefix}migrations SELECT $1, $2, {texts.CLOCK}",
+                    migration.version,
+                    migration.name,
+                )
+
+    def _text(self, text: str) -> str:
+        return _qualified(text, self.prefix)
+
+    def _given_now(self) -> int | None:
+        """The injected clock, or None where the database's own decides."""
+        return self._clock() if self._clock is not None else None
+
+    def _opened(self) -> _Lanes:
+        if self._lanes is None:
+            raise DatabaseError("the database is not open; use `async with` or open() first", code="not_open")
+        if os.getpid() != self._pid:
+            raise DatabaseError(
+                "this Holdfast was opened before a fork; open a new one inside the child process",
+                code="forked_process",
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise DatabaseError(
+                "this Holdfast belongs to another event loop; open one inside this loop", code="wrong_event_loop"
+            )
+        return self._lanes
+
+
+@lru_cache(maxsize=1_024)
+def _qualified(text: str, prefix: str) -> str:
+    return text.replace("{s}", prefix)
+
+
+async def _rows(connection: Any, text: str, arguments: Sequence[Any]) -> list[Row]:
+    return [tuple(record) for record in await connection.fetch(text, *arguments)]
+
+
+def _written(rows: list[Row]) -> list[Written]:
+    ((instants, revs),) = rows
+    return [Written(at if at >= 0 else None, rev) for at, rev in zip(instants, revs, strict=True)]

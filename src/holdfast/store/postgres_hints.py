@@ -1,0 +1,107 @@
+"""Hints through `LISTEN` and `NOTIFY`, on connections of their own. They may be lost; the next poll makes up for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from holdfast import ambient
+from holdfast.store.database import OnHint
+from holdfast.store.postgres_pool import CONNECT_TIMEOUT_S, disconnect
+
+BEAT_S = 10.0
+BEAT_TIMEOUT_S = 5.0
+BACKOFF_S_MAX = 5.0
+PAYLOAD_BYTES_MAX = 7_900
+NOTIFY = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
+_LISTENING = "SELECT count(*) FROM pg_listening_channels() AS c WHERE c = $1"
+
+
+def payloads(topics: Sequence[str]) -> Iterator[str]:
+    """Topics, one per line, in pieces that Postgres will carry. The empty piece means: look at everything."""
+    piece = ""
+    for topic in topics:
+        if "\n" in topic or len(topic.encode()) > PAYLOAD_BYTES_MAX:
+            yield ""
+            return
+        longer = f"{piece}\n{topic}" if piece else topic
+        if len(longer.encode()) > PAYLOAD_BYTES_MAX:
+            yield piece
+            longer = topic
+        piece = longer
+    if piece:
+        yield piece
+
+
+class Ear:
+    """Listens until stopped: asks its connection every few seconds whether it still hears, and makes a new one if not.
+
+    After every new beginning it says "look at everything", because nobody knows what was missed.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        channel: str,
+        on_hint: OnHint,
+        *,
+        is_echo: Callable[[int], bool],
+    ) -> None:
+        self._connect = connect
+        self._channel = channel
+        self._on_hint = on_hint
+        self._is_echo = is_echo
+        self._begun = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return when it hears, or after a moment if it does not yet."""
+        self._task = asyncio.create_task(self._keep_listening())
+        try:
+            await asyncio.wait_for(self._begun.wait(), CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            return
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep_listening(self) -> None:
+        delay_s = 0.05
+        while True:
+            self._begun.clear()
+            try:
+                await self._listen_once()
+            except Exception:
+                # Whatever it was: without hints work is found later, without this task it would always be.
+                delay_s = 0.05 if self._begun.is_set() else min(delay_s * 2, BACKOFF_S_MAX)
+            await asyncio.sleep(ambient.jitter(delay_s))
+
+    async def _listen_once(self) -> None:
+        """Listen on one connection until it fails."""
+        connection = await self._connect()
+        gone = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _: gone.set())
+            await connection.add_listener(self._channel, self._heard)
+            self._begun.set()
+            self._on_hint(())
+            while await self._still_hears(connection, gone):
+                pass
+        finally:
+            await disconnect(connection)
+
+    async def _still_hears(self, connection: Any, gone: asyncio.Event) -> bool:
+        try:
+            await asyncio.wait_for(gone.wait(), BEAT_S)
+        except TimeoutError:
+            count = await connection.fetchval(_LISTENING, self._channel, timeout=BEAT_TIMEOUT_S)
+            return bool(count)
+        return False
+
+    def _heard(self, _connection: Any, pid: int, _channel: str, payload: str) -> None:
+        # What we sent ourselves, this process was told before.
+        if not self._is_echo(pid):
+            self._on_hint(payload.split("\n") if payload else ())

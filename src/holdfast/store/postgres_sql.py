@@ -1,0 +1,389 @@
+"""The texts of Postgres's hot statements. Each is one round trip and one implicit transaction for a whole batch.
+
+Texts hold `{s}` before table names. Members of a batch are numbered from one (`m`), every array of rows carries the
+number of its member, and the verdict on all members is a single row of arrays: looking up `v.at[m]` costs the same
+for five members and for five hundred, whatever plan was cached, where a join of two lists would not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from holdfast.store import slices
+from holdfast.store.tables import INDEXES, PENDING, RUN_FIXED, RUN_MOVING, RUNS, Table
+from holdfast.store.types import Append, Beat, Member, NewEntry, SliceRequest
+
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+NOW = f"SELECT {CLOCK}"
+LOCK_RUN = "SELECT 1 FROM {s}runs WHERE run_id = $1 FOR UPDATE"
+LANDED = """
+    SELECT j.thread, j.rev, j.at
+    FROM unnest($1::text[], $2::int[]) AS x (thread, rev)
+    JOIN {s}journal j ON j.thread = ANY (ARRAY[x.thread]) AND j.rev = x.rev
+    WHERE j.commit_id = $3
+"""
+CLAIM = "SELECT run_id, key, claim_id, at FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8)"
+
+
+class Shape(NamedTuple):
+    """What a batch contains, and so which text writes it. Small commits stay small statements."""
+
+    creates: bool
+    updates: bool
+    fences: bool
+    puts: frozenset[str]
+    drops: frozenset[str]
+
+
+class _Places:
+    """Hands out `$1`, `$2` … in the order in which the arguments are listed."""
+
+    def __init__(self, taken: int) -> None:
+        self._taken = taken
+
+    def unnest(self, alias: str, columns: dict[str, str]) -> str:
+        """One array per column, as rows."""
+        arrays = []
+        for kind in columns.values():
+            self._taken += 1
+            arrays.append(f"${self._taken}::{kind}[]")
+        return f"unnest({', '.join(arrays)}) AS {alias} ({', '.join(columns)})"
+
+
+# $1 now, $2 commit id, $3 ids, $4 expected revisions.
+_VERDICT = """
+    l AS MATERIALIZED (
+        SELECT x.m, h.rev, h.at
+        FROM unnest($3::text[]) WITH ORDINALITY AS x (id, m)
+        JOIN {s}{table} h ON {same}
+        ORDER BY x.id COLLATE "C"
+        FOR UPDATE OF h
+    ),
+    t AS MATERIALIZED (
+        -- Counting the locks makes the clock wait for the last of them.
+        SELECT coalesce($1::bigint, {clock}) AS now
+    ),
+    heads AS MATERIALIZED (
+        SELECT x.m, max(x.rev) AS rev, max(x.expected) AS expected, greatest(max(x.at), (SELECT now FROM t)) AS at
+        FROM (
+            SELECT l.m, l.rev, l.at, 0 AS expected FROM l
+            UNION ALL
+            SELECT e.m, 0, 0, e.expected FROM unnest($4::int[]) WITH ORDINALITY AS e (expected, m)
+        ) x
+        GROUP BY x.m
+    ),
+    {fences}
+    v AS MATERIALIZED (
+        SELECT
+            array_agg(CASE WHEN h.rev = h.expected {fenced} THEN h.at ELSE -1 END ORDER BY h.m) AS at,
+            array_agg(h.rev ORDER BY h.m) AS rev
+        FROM heads h
+    )"""
+_FENCES = """broken AS MATERIALIZED (
+        SELECT coalesce(array_agg(f.m), '{{}}') AS m
+        FROM {fences}
+        CROSS JOIN (SELECT array_agg(h.at ORDER BY h.m) AS at FROM heads h) a
+        WHERE coalesce(a.at[f.m] >= (
+            SELECT w.lease_until
+            FROM {{s}}work w
+            WHERE w.run_id = f.run_id AND w.key = f.key
+              AND w.claim_id = f.claim_id AND w.claim_token_hash = f.token_hash
+        ), true)
+    ),"""
+_FENCED = "AND h.m <> ALL ((SELECT m FROM broken)::int[])"
+_FENCE_COLUMNS = {"m": "int", "run_id": "text", "key": "text", "claim_id": "text", "token_hash": "text"}
+_ENTRY_COLUMNS = {"m": "int", "thread": "text", "rev": "int", "kind": "text", "data": "text", "digest": "bytea"}
+_REQUEST_COLUMNS = tuple(name for name in SliceRequest._fields if name != "whole")
+# A run may have thousands of ticks: these few are found by their ids, never among all ticks of the run.
+_TICKS = """
+        SELECT k.*
+        FROM (
+            SELECT :claim_id AS id UNION SELECT claim_id FROM {s}work WHERE run_id = :run_id AND claim_id IS NOT NULL
+        ) c
+        JOIN {s}ticks k ON k.tick_id = ANY (ARRAY[c.id])
+        WHERE k.run_id || '' = :run_id
+    """
+_ANSWER = "SELECT v.at, v.rev FROM v"
+
+
+@lru_cache(maxsize=512)
+def write_text(shape: Shape) -> str:
+    """Accept the members whose revision and fences hold, write their rows and entries, answer for each."""
+    places = _Places(4)
+    parts = [_verdict("runs", "run_id", _fences(places) if shape.fences else "")]
+    if shape.creates:
+        parts += _creates(places)
+    if shape.updates:
+        parts.append(_updates(places))
+    parts += [_put(INDEXES[name], places) for name in _in_order(shape.puts)]
+    parts += [_drop(INDEXES[name], places) for name in _in_order(shape.drops)]
+    parts.append(_entries(places))
+    return f"WITH{','.join(parts)}\n    {_ANSWER}"
+
+
+def write_shape(members: Sequence[Member]) -> Shape:
+    puts: set[str] = set()
+    drops: set[str] = set()
+    for member in members:
+        puts.update(name for name, rows in member.changes.puts.items() if rows)
+        drops.update(name for name, keys in member.changes.drops.items() if keys)
+    return Shape(
+        creates=any(member.created is not None for member in members),
+        updates=any(member.created is None for member in members),
+        fences=any(member.fences for member in members),
+        puts=frozenset(puts),
+        drops=frozenset(drops),
+    )
+
+
+def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now: int | None) -> list[Any]:
+    """The arguments of `write_text`, in the order in which it takes its places."""
+    numbered = list(enumerate(members, start=1))
+    arguments: list[Any] = [
+        now,
+        commit_id,
+        # A run that is to be created has no row to lock; if there is one after all, inserting it fails the batch.
+        [None if member.created is not None else member.run_id for member in members],
+        [member.expected_rev for member in members],
+    ]
+    if shape.fences:
+        arguments += _columns((m, member.run_id, *fence) for m, member in numbered for fence in member.fences)
+    if shape.creates:
+        arguments += _columns((m, *member.created, *member.run) for m, member in numbered if member.created is not None)
+    if shape.updates:
+        arguments += _columns((m, member.run_id, *member.run) for m, member in numbered if member.created is None)
+    for name in _in_order(shape.puts):
+        arguments += _columns((m, *row) for m, member in numbered for row in member.changes.puts.get(name, ()))
+    for name in _in_order(shape.drops):
+        arguments += _columns((m, *key) for m, member in numbered for key in member.changes.drops.get(name, ()))
+    arguments += _columns(
+        row for m, member in numbered for row in _entry_rows(m, member.thread, member.expected_rev, member.entries)
+    )
+    return arguments
+
+
+def append_arguments(appends: Sequence[Append], commit_id: int, now: int | None) -> list[Any]:
+    """The arguments of `APPEND`."""
+    numbered = list(enumerate(appends, start=1))
+    return [
+        now,
+        commit_id,
+        [append.thread for append in appends],
+        [append.expected_rev for append in appends],
+        [len(append.entries) for append in appends],
+        *_columns(
+            row for m, append in numbered for row in _entry_rows(m, append.thread, append.expected_rev, append.entries)
+        ),
+    ]
+
+
+def slice_arguments(requests: Sequence[SliceRequest], now: int | None) -> list[Any]:
+    """The arguments of `READ_SLICES` and `READ_WHOLE`."""
+    return [now, *_columns(request[: len(_REQUEST_COLUMNS)] for request in requests)]
+
+
+def beat_arguments(beats: Sequence[Beat], lease_us: int, commit_id: int, now: int | None) -> list[Any]:
+    """The arguments of `HEARTBEAT` and `HEARTBEAT_ALONE`."""
+    entries = [beat.entry(lease_us) for beat in beats]
+    rows = ((*beat, entry.data, entry.digest) for beat, entry in zip(beats, entries, strict=True))
+    return [now, commit_id, lease_us, *_columns(rows)]
+
+
+def _entry_rows(m: int, thread: str, head: int, entries: list[NewEntry]) -> list[tuple[Any, ...]]:
+    return [(m, thread, rev, entry.kind, entry.data, entry.digest) for rev, entry in enumerate(entries, start=head + 1)]
+
+
+def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True))
+
+
+def _same(column: str, value: str) -> str:
+    """A join that can only be a lookup by index. Written plainly, a plan that was made while the table was empty reads
+    all of it in key order to meet the list, and goes on doing so when it is full."""
+    return f"{column} = ANY (ARRAY[{value}])"
+
+
+def _in_order(names: frozenset[str]) -> list[str]:
+    return [name for name in INDEXES if name in names]
+
+
+def _verdict(table: str, key: str, fences: str) -> str:
+    return _VERDICT.format(
+        s="{s}",
+        table=table,
+        same=_same(f"h.{key}", "x.id"),
+        clock=CLOCK,
+        fences=fences,
+        fenced=_FENCED if fences else "",
+    )
+
+
+def _fences(places: _Places) -> str:
+    return _FENCES.format(fences=places.unnest("f", _FENCE_COLUMNS))
+
+
+def _creates(places: _Places) -> list[str]:
+    """New runs are inserted plainly: an id that someone took meanwhile fails the batch. Sorted, so that two batches
+    which share sessions or ids wait for each other instead of locking crosswise."""
+    source = places.unnest("c", {"m": "int", **RUN_FIXED, **RUN_MOVING})
+    values = ", ".join(_resolved("c", name, RUNS, "c.instant") for name in RUNS.names)
+    return [
+        f"""
+    c AS MATERIALIZED (
+        SELECT c.*, v.at[c.m] AS instant FROM {source} CROSS JOIN v WHERE v.at[c.m] >= 0
+    )""",
+        """
+    owners AS (
+        INSERT INTO {s}sessions (session_id, user_id)
+        SELECT DISTINCT c.session_id, c.user_id FROM c ORDER BY c.session_id, c.user_id
+        ON CONFLICT DO NOTHING
+    )""",
+        f"""
+    created AS (
+        INSERT INTO {{s}}runs ({", ".join(RUNS.names)})
+        SELECT {values} FROM c ORDER BY c.run_id
+    )""",
+    ]
+
+
+def _updates(places: _Places) -> str:
+    source = places.unnest("x", {"m": "int", "run_id": "text", **RUN_MOVING})
+    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in RUN_MOVING)
+    return f"""
+    moved AS (
+        UPDATE {{s}}runs r SET {values}
+        FROM {source} CROSS JOIN v
+        WHERE {_same("r.run_id", "x.run_id")} AND v.at[x.m] >= 0
+    )"""
+
+
+def _put(table: Table, places: _Places) -> str:
+    source = places.unnest("p", {"m": "int", **table.columns})
+    values = ", ".join(_resolved("p", name, table, "v.at[p.m]") for name in table.names)
+    updates = ", ".join(f"{name} = excluded.{name}" for name in table.values)
+    replace = "" if table.insert_only else f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {updates}"
+    return f"""
+    put_{table.name} AS (
+        INSERT INTO {{s}}{table.name} ({", ".join(table.names)})
+        SELECT {values} FROM {source} CROSS JOIN v WHERE v.at[p.m] >= 0
+        {replace}
+    )"""
+
+
+def _drop(table: Table, places: _Places) -> str:
+    source = places.unnest("p", {"m": "int", **{name: table.columns[name] for name in table.key}})
+    first, *others = table.key
+    same = " AND ".join([_same(f"d.{first}", f"p.{first}"), *(f"d.{name} = p.{name}" for name in others)])
+    return f"""
+    drop_{table.name} AS (
+        DELETE FROM {{s}}{table.name} d
+        USING {source} CROSS JOIN v
+        WHERE {same} AND v.at[p.m] >= 0
+    )"""
+
+
+def _entries(places: _Places) -> str:
+    return f"""
+    noted AS (
+        INSERT INTO {{s}}journal (thread, rev, kind, data, at, digest, commit_id)
+        SELECT e.thread, e.rev, e.kind, e.data, v.at[e.m], e.digest, $2::bigint
+        FROM {places.unnest("e", _ENTRY_COLUMNS)} CROSS JOIN v
+        WHERE v.at[e.m] >= 0
+    )"""
+
+
+def _resolved(row: str, name: str, table: Table, instant: str) -> str:
+    """A column's value, counted from the commit's instant where it is a moment that had to wait for it."""
+    value = f"{row}.{name}"
+    if name not in table.moments:
+        return value
+    return f"CASE WHEN {value} < 0 THEN {value} + {-PENDING} + {instant} ELSE {value} END"
+
+
+def _append_text() -> str:
+    """Like a commit, for threads that belong to no run. $5 holds how many entries each append brings."""
+    columns = "$3::text[], $4::int[], $5::int[]"
+    row = f"unnest({columns}) WITH ORDINALITY AS x (thread, expected, length, m) CROSS JOIN v"
+    return f"""WITH{_verdict("threads", "thread", "")},
+    began AS (
+        INSERT INTO {{s}}threads (thread, rev, at)
+        SELECT x.thread, x.length, v.at[x.m]
+        FROM {row}
+        WHERE x.expected = 0 AND v.at[x.m] >= 0
+        ORDER BY x.thread
+    ),
+    moved AS (
+        UPDATE {{s}}threads h SET rev = x.expected + x.length, at = v.at[x.m]
+        FROM {row}
+        WHERE {_same("h.thread", "x.thread")} AND x.expected > 0 AND v.at[x.m] >= 0
+    ),{_entries(_Places(5))}
+    {_ANSWER}"""
+
+
+def _slices_text(chosen: Mapping[str, str]) -> str:
+    """One JSON text per request, in order, all of one snapshot."""
+    parts = {"run": f"(SELECT to_json(p) FROM ({slices.RUN}) p)"}
+    for name, part in chosen.items():
+        parts[name] = f"coalesce((SELECT json_agg(p) FROM ({part}) p), '[]')"
+    fields = ",\n        ".join(f"'{name}', {part}" for name, part in parts.items())
+    of_request = re.sub(r":([a-z_]+)", r"q.\1", fields)
+    arrays = ", ".join(f"${place}::text[]" for place in range(2, len(_REQUEST_COLUMNS) + 2))
+    return f"""
+    WITH t AS MATERIALIZED (SELECT coalesce($1::bigint, {CLOCK}) AS now)
+    SELECT json_build_object(
+        'now', t.now,
+        'first_digest', (
+            SELECT encode(j.digest, 'hex') FROM {{s}}journal j WHERE j.thread = 'run:' || q.run_id AND j.rev = 1
+        ),
+        {of_request}
+    )::text
+    FROM unnest({arrays}) WITH ORDINALITY AS q ({", ".join(_REQUEST_COLUMNS)}, m)
+    CROSS JOIN t
+    ORDER BY q.m"""
+
+
+def _beat_text(locking: str) -> str:
+    """Extend leases that still hold. The update of `work` is the fence: it sees the row as it stands after the lock."""
+    return f"""
+    WITH l AS MATERIALIZED (
+        SELECT x.*, r.rev, r.at, r.cancel_requested_at
+        FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[])
+            WITH ORDINALITY AS x (run_id, key, claim_id, token_hash, data, digest, m)
+        JOIN {{s}}runs r ON {_same("r.run_id", "x.run_id")}
+        ORDER BY x.run_id COLLATE "C"
+        FOR UPDATE OF r {locking}
+    ),
+    t AS MATERIALIZED (
+        SELECT coalesce($1::bigint, {CLOCK}) AS now
+    ),
+    beaten AS (
+        UPDATE {{s}}work w SET lease_until = greatest(t.now, l.at) + $3::bigint
+        FROM l CROSS JOIN t
+        WHERE {_same("w.run_id", "l.run_id")} AND w.key = l.key AND w.claim_id = l.claim_id
+          AND w.claim_token_hash = l.token_hash AND w.lease_until > greatest(t.now, l.at)
+        RETURNING l.*, greatest(t.now, l.at) AS instant
+    ),
+    n AS MATERIALIZED (
+        -- Siblings of one run share its row: each takes the next revision.
+        SELECT b.*, b.rev + row_number() OVER (PARTITION BY b.run_id ORDER BY b.m) AS next FROM beaten b
+    ),
+    moved AS (
+        UPDATE {{s}}runs r SET rev = h.rev, at = h.at
+        FROM (SELECT n.run_id, max(n.next) AS rev, max(n.instant) AS at FROM n GROUP BY n.run_id) h
+        WHERE {_same("r.run_id", "h.run_id")}
+    ),
+    noted AS (
+        INSERT INTO {{s}}journal (thread, rev, kind, data, at, digest, commit_id)
+        SELECT 'run:' || n.run_id, n.next, 'attempt_heartbeat', n.data, n.instant, n.digest, $2::bigint FROM n
+    )
+    SELECT n.claim_id, n.instant + $3::bigint, n.next, n.cancel_requested_at FROM n ORDER BY n.m"""
+
+
+APPEND = _append_text()
+READ_SLICES = _slices_text({**slices.PARTS, "ticks": _TICKS})
+READ_WHOLE = _slices_text(slices.WHOLE)
+HEARTBEAT = _beat_text("SKIP LOCKED")
+HEARTBEAT_ALONE = _beat_text("")

@@ -1,0 +1,82 @@
+"""Databases for every test: SQLite in memory, in a file, in a file shared by two processes, and a real Postgres."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast import Holdfast
+from tests.remote import TwoProcesses
+from tests.servers import postgres
+
+CONFIGURATIONS = ("memory", "file", "two-processes", "postgres")
+IN_PROCESS = ("memory", "file", "postgres")
+
+Opener = Callable[..., Awaitable[Holdfast]]
+
+
+class FakeClock:
+    """A clock that only tests move."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real server of our own, gone when the tests are."""
+    with postgres(tmp_path_factory.mktemp("postgres")) as url:
+        yield url
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def configuration(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def database_url(configuration: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Where this test's database lives. Postgres tests share a server, never a schema."""
+    if configuration == "memory":
+        return ":memory:"
+    if configuration == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return str(tmp_path / "holdfast.db")
+
+
+@pytest.fixture
+async def schema(configuration: str, database_url: str) -> AsyncIterator[str]:
+    name = f"t{os.getpid()}_{os.urandom(4).hex()}"
+    yield name
+    if configuration == "postgres":
+        connection = await asyncpg.connect(database_url)
+        await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+        await connection.close()
+
+
+@pytest.fixture
+async def hf(configuration: str, database_url: str, schema: str, clock: FakeClock) -> AsyncIterator[Holdfast]:
+    """An open runtime on a fresh database whose time only the test moves."""
+    if configuration == "two-processes":
+        pair = TwoProcesses(database_url, clock)
+        async with pair:
+            yield pair  # type: ignore[misc]
+        return
+    async with Holdfast(database_url, clock=clock, schema=schema) as holdfast:
+        yield holdfast

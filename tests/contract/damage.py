@@ -1,0 +1,258 @@
+"""Every way in which these tests break a database: each is a few raw statements under a healthy runtime.
+
+A `Damage` says what it breaks, which law must name it and in which words, and whether a rebuild can put it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.protocol.values import digest
+from tests.contract.scene import LOG, NOTES, Scene
+
+Plant = Callable[[Scene], Awaitable[None]]
+
+
+class Damage(NamedTuple):
+    """One thing that is broken. `words` stand in the problem's detail; `repairable`: rebuild puts it right."""
+
+    name: str
+    victim: str
+    law: str
+    words: str
+    repairable: bool
+    plant: Plant
+
+
+def raw(victim: str, sql: str, *params: Any) -> Plant:
+    """A statement about one run or thread; $1 is the run's id, or the thread."""
+
+    async def plant(scene: Scene) -> None:
+        await scene.execute(sql, scene.runs.get(victim, victim), *params)
+
+    return plant
+
+
+def entry(victim: str, change: str, rev: int) -> Plant:
+    """A statement about one entry; $1 is the thread, $2 the revision."""
+
+    async def plant(scene: Scene) -> None:
+        await scene.execute(f"{change} WHERE thread = $1 AND rev = $2", scene.thread(victim), rev)
+
+    return plant
+
+
+async def flip_a_byte(scene: Scene) -> None:
+    place = (scene.thread("pending"), 1)
+    data = await scene.value("SELECT data FROM {s}journal WHERE thread = $1 AND rev = $2", *place)
+    flipped = data.replace('"n":1', '"n":3')
+    assert flipped != data
+    await scene.execute("UPDATE {s}journal SET data = $3 WHERE thread = $1 AND rev = $2", *place, flipped)
+
+
+async def forge(scene: Scene, name: str, kind: str, data: dict[str, Any], *, moves_head: bool) -> None:
+    """Put a well-made entry at the end of a run's thread, as if it had been written by us."""
+    thread = scene.thread(name)
+    rev = 1 + await scene.value("SELECT max(rev) FROM {s}journal WHERE thread = $1", thread)
+    at = await scene.value("SELECT max(at) FROM {s}journal WHERE thread = $1", thread)
+    body = msgspec.json.encode({**data, "v": 1}, order="sorted").decode()
+    await scene.execute(
+        "INSERT INTO {s}journal (thread, rev, kind, data, at, digest, commit_id) VALUES ($1, $2, $3, $4, $5, $6, 7)",
+        *(thread, rev, kind, body, at, digest(kind, body)),
+    )
+    if moves_head:
+        await scene.execute("UPDATE {s}runs SET rev = $2 WHERE run_id = $1", scene.runs[name], rev)
+
+
+async def speak_after_the_end(scene: Scene) -> None:
+    paused = {"step": "late", "boundary": "pause"}
+    await forge(scene, "failed", "manual_step_paused", paused, moves_head=False)
+
+
+async def claim_what_is_claimed(scene: Scene) -> None:
+    """The forger copies the living claim under another name and moves the head along."""
+    thread = scene.thread("mailbox")
+    sql = "SELECT data FROM {s}journal WHERE thread = $1 AND kind = 'attempt_claimed'"
+    claimed = msgspec.json.decode(await scene.value(sql, thread))
+    await forge(scene, "mailbox", "attempt_claimed", {**claimed, "claim_id": "intruder"}, moves_head=True)
+
+
+async def use_a_token_twice(scene: Scene) -> None:
+    """The second claim of a run is rewritten, in journal and rows alike, to carry the first one's token."""
+    run_id, thread = scene.runs["retried"], scene.thread("retried")
+    own = await scene.value("SELECT claim_token_hash FROM {s}work WHERE run_id = $1", run_id)
+    sql = "SELECT rev, data FROM {s}journal WHERE thread = $1 AND kind = 'attempt_claimed' ORDER BY rev DESC"
+    ((rev, data), *_) = await scene.hf.journal.store.fetch(sql, thread)
+    body = data.replace(own, scene.used_token_hash)
+    await scene.execute("UPDATE {s}work SET claim_token_hash = $2 WHERE run_id = $1", run_id, scene.used_token_hash)
+    await scene.execute(
+        "UPDATE {s}journal SET data = $3, digest = $4 WHERE thread = $1 AND rev = $2",
+        *(thread, rev, body, digest("attempt_claimed", body)),
+    )
+
+
+async def invent_work(scene: Scene) -> None:
+    columns = "key, queue, clog_id, priority, step, visible_at, waiting, attempt, deliveries"
+    await scene.execute(
+        f"INSERT INTO {{s}}work (run_id, {columns}) VALUES ($1, 'ghost', 'default', 'busy', 0, '', 0, 0, 0, 0)",
+        scene.runs["rested"],
+    )
+
+
+async def give_a_key_away(scene: Scene) -> None:
+    """The key now answers with a stranger's run."""
+    sql = "UPDATE {s}keys SET run_id = $2 WHERE run_id = $1"
+    await scene.execute(sql, scene.runs["keyed"], scene.runs["idle"])
+
+
+LOSE = "DELETE FROM {s}journal"
+OF_RUN = "WHERE run_id = $1"
+HOUR_US = timedelta(hours=1) // timedelta(microseconds=1)
+
+ROW_DAMAGES = (
+    Damage(
+        "a changed run row",
+        *("done", "P1", "status is 'pending', the journal says 'done'", True),
+        raw("done", f"UPDATE {{s}}runs SET status = 'pending' {OF_RUN}"),
+    ),
+    Damage(
+        "a forgotten error",
+        *("failed", "P1", "last_error is None, the journal says 'broken'", True),
+        raw("failed", f"UPDATE {{s}}runs SET last_error = NULL {OF_RUN}"),
+    ),
+    Damage(
+        "a run row of the past",
+        *("talking", "J11", "the head says 1, the last entry is", True),
+        raw("talking", f"UPDATE {{s}}runs SET rev = 1 {OF_RUN}"),
+    ),
+    Damage(
+        "a changed work row",
+        *("sleeping", "P1", "visible_at is", True),
+        raw("sleeping", f"UPDATE {{s}}work SET visible_at = 1 {OF_RUN}"),
+    ),
+    Damage(
+        "a lease nobody gave",
+        *("retried", "P1", "lease_until is", True),
+        raw("retried", f"UPDATE {{s}}work SET lease_until = lease_until + $2 {OF_RUN}", HOUR_US),
+    ),
+    Damage(
+        "a missing run row",
+        *("approved", "P7", "the run has entries but no row", True),
+        raw("approved", f"DELETE FROM {{s}}runs {OF_RUN}"),
+    ),
+    Damage(
+        "a missing work row",
+        *("retried", "D9", "nothing of it can be claimed", True),
+        raw("retried", f"DELETE FROM {{s}}work {OF_RUN}"),
+    ),
+    Damage("an invented work row", "rested", "P7", "'ghost'] is not in the journal", True, invent_work),
+    Damage(
+        "a missing signal row",
+        *("mailbox", "P7", "is missing", True),
+        raw("mailbox", f"DELETE FROM {{s}}signals {OF_RUN} AND seq = 4"),
+    ),
+    Damage(
+        "a signal marked as read",
+        *("paused", "P1", "tick_id is 'nobody'", True),
+        raw("paused", f"UPDATE {{s}}signals SET tick_id = 'nobody' {OF_RUN}"),
+    ),
+    Damage(
+        "a missing tick row",
+        *("lost", "P7", "ticks[", True),
+        raw("lost", f"DELETE FROM {{s}}ticks {OF_RUN} AND outcome = 'abandoned'"),
+    ),
+    Damage(
+        "a missing child row",
+        *("parent", "P7", "children[", True),
+        raw("parent", f"DELETE FROM {{s}}children {OF_RUN} AND child_key = 'child'"),
+    ),
+    Damage(
+        "a missing step row",
+        *("stepping", "P7", "runnables[", True),
+        raw("stepping", f"DELETE FROM {{s}}runnables {OF_RUN}"),
+    ),
+    Damage(
+        "a missing keys row",
+        *("approved", "P7", "keys[", True),
+        raw("approved", f"DELETE FROM {{s}}keys {OF_RUN}"),
+    ),
+    Damage(
+        "a missing anomalies row",
+        *("done", "P7", "anomalies[", True),
+        raw("done", f"DELETE FROM {{s}}anomalies {OF_RUN}"),
+    ),
+    Damage(
+        "a free head of the past",
+        *(NOTES, "J11", "the head says 2, the last entry is 4", True),
+        raw(NOTES, "UPDATE {s}threads SET rev = 2 WHERE thread = $1"),
+    ),
+    Damage(
+        "a missing free head",
+        *(LOG, "J11", "the head says 0, the last entry is 2", True),
+        raw(LOG, "DELETE FROM {s}threads WHERE thread = $1"),
+    ),
+)
+"""The rows are wrong and the journal is right: what a rebuild is for."""
+
+JOURNAL_DAMAGES = (
+    Damage("a missing first entry", "approved", "J1", "revision 1 is missing", False, entry("approved", LOSE, 1)),
+    Damage("a missing middle entry", "talking", "J1", "revision 3 is missing", False, entry("talking", LOSE, 3)),
+    Damage(
+        "a missing last entry", "rested", "J11", "the head says 3, the last entry is 2", False, entry("rested", LOSE, 3)
+    ),
+    Damage("a flipped byte", "pending", "J10", "was changed after it was written", False, flip_a_byte),
+    Damage(
+        "a changed kind",
+        *("cancelled", "J10", "was changed after it was written", False),
+        entry("cancelled", "UPDATE {s}journal SET kind = 'event'", 2),
+    ),
+    Damage(
+        "a shifted revision",
+        *("asked", "J1", "revision 2 is missing, 9 stands in its place", False),
+        entry("asked", "UPDATE {s}journal SET rev = 9", 2),
+    ),
+    Damage(
+        "an instant before its time",
+        *("lost", "J6", "entry 4 is earlier than entry 3", False),
+        entry("lost", "UPDATE {s}journal SET at = 1", 4),
+    ),
+    Damage(
+        "a torn commit",
+        *("mailbox", "J8", "is torn from the rest of its commit", False),
+        entry(
+            "mailbox",
+            "UPDATE {s}journal SET commit_id = (SELECT commit_id FROM {s}journal WHERE thread = $1 AND rev = 1)",
+            4,
+        ),
+    ),
+    Damage("a token used twice", "retried", "D14", "share a token", False, use_a_token_twice),
+    Damage("a free entry lost in the middle", NOTES, "J1", "revision 2 is missing", False, entry(NOTES, LOSE, 2)),
+    Damage(
+        "a free entry lost at the end", LOG, "J11", "the head says 2, the last entry is 1", False, entry(LOG, LOSE, 2)
+    ),
+    Damage(
+        "a free head of the future",
+        *(LOG, "J11", "the head says 7, the last entry is 2", False),
+        raw(LOG, "UPDATE {s}threads SET rev = 7 WHERE thread = $1"),
+    ),
+)
+"""The journal is wrong, or may be: nothing repairs that, and nothing may pretend to."""
+
+FORGERIES = (
+    Damage("a fact after the end", "failed", "J11", "the head says 4, the last entry is 5", True, speak_after_the_end),
+    Damage(
+        "a claim inside a live lease",
+        "mailbox",
+        "P7",
+        "'active_claim', 'intruder'] is missing",
+        True,
+        claim_what_is_claimed,
+    ),
+)
+"""Entries that we did not write but could have: the journal is believed, and judges them as anomalies."""
+
+DAMAGES = (*ROW_DAMAGES, *JOURNAL_DAMAGES, *FORGERIES)

@@ -1,0 +1,160 @@
+"""A busy database: runs in every status and situation, for tests that break one or look at all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import Claim, Conflict, Continue, Done, Holdfast, LeaseLost, Ok, RunInfo, Wait
+from holdfast.store import INDEXES, RUNS
+from tests.conftest import FakeClock
+
+MADE_FROM_THE_JOURNAL = ("runs", *INDEXES, "threads", "sessions")
+NOTES = "notes:1"
+LOG = "log"
+
+
+class Scene:
+    """What stands in the database. Every run has the queue of its name, so that each can be claimed alone."""
+
+    def __init__(self, hf: Holdfast, clock: FakeClock) -> None:
+        self.hf = hf
+        self.clock = clock
+        self.runs: dict[str, str] = {}
+        self.used_token_hash = ""
+
+    async def create(self, name: str, **options: Any) -> str:
+        run = await self.hf.create_run(session_id="s", clog_id="busy", queue=name, **options)
+        self.runs[name] = run.run_id
+        return run.run_id
+
+    async def claim(self, name: str, lease_ms: int = 600_000) -> Claim:
+        (claim,) = await self.hf.claim_next(name, owner="worker", lease_ms=lease_ms)
+        return claim
+
+    async def claimed(self, name: str, **options: Any) -> Claim:
+        await self.create(name, input={"of": name}, **options)
+        return await self.claim(name)
+
+    async def infos(self) -> dict[str, RunInfo | None]:
+        return {name: await self.hf.get_run(run_id) for name, run_id in self.runs.items()}
+
+    async def digests(self) -> list[tuple[Any, ...]]:
+        """Every line of the journal."""
+        sql = "SELECT position, thread, rev, kind, data, at, digest, commit_id FROM {s}journal ORDER BY position"
+        return [(*row[:6], bytes(row[6]), row[7]) for row in await self.hf.journal.store.fetch(sql)]
+
+    async def rows(self, *tables: str) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of these tables, or of all that are made from the journal."""
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for name in tables or MADE_FROM_THE_JOURNAL:
+            table = RUNS if name == "runs" else INDEXES.get(name)
+            columns = ", ".join(table.names) if table else "*"
+            found[name] = sorted(await self.hf.journal.store.fetch(f"SELECT {columns} FROM {{s}}{name}"), key=repr)
+        return found
+
+    async def value(self, sql: str, *params: Any) -> Any:
+        return (await self.hf.journal.store.fetch(sql, *params))[0][0]
+
+    async def execute(self, sql: str, *params: Any) -> None:
+        await self.hf.journal.store.execute((sql, params))
+
+    def thread(self, name: str) -> str:
+        return f"run:{self.runs[name]}" if name in self.runs else name
+
+
+async def build(hf: Holdfast, clock: FakeClock) -> Scene:
+    """Runs in all eight statuses, waiting signals, retries, questions, a child, a lost worker, keys, free threads."""
+    scene = Scene(hf, clock)
+    await _build_resting(scene)
+    await _build_working(scene)
+    await _build_ended(scene)
+    await _build_family(scene)
+    await hf.journal.append(NOTES, [{"kind": "note", "data": {"n": n}} for n in range(4)])
+    await hf.journal.append(LOG, [{"kind": "line", "data": "one"}])
+    await hf.journal.append(LOG, [{"kind": "line", "data": "two"}])
+    clock.advance(1)
+    await hf.journal.sweep()
+    return scene
+
+
+async def _build_resting(scene: Scene) -> None:
+    hf = scene.hf
+    await scene.create("idle")
+    await scene.create("pending", input={"n": 1})
+    await scene.create("keyed", input=1, key="order-1")
+    await scene.create("paused", input=1)
+    await hf.pause(scene.runs["paused"], "look", metadata={"why": "odd"})
+    await hf.signal(scene.runs["paused"], "while paused")
+    await scene.create("asked", input=1)
+    await hf.pause(scene.runs["asked"], "go-live", kind="approval")
+    await scene.create("approved", input=1)
+    await hf.pause(scene.runs["approved"], "go-live", kind="approval")
+    await hf.approve(scene.runs["approved"], actor="ada", key="yes-1")
+    await hf.complete(await scene.claimed("rested"), Ok())
+    await hf.complete(await scene.claimed("sleeping"), Wait(seconds=3_600))
+    scene.clock.advance(1)
+
+
+async def _build_working(scene: Scene) -> None:
+    hf = scene.hf
+    await scene.claimed("mailbox")
+    for n in range(3):
+        await hf.signal(scene.runs["mailbox"], n, key=f"signal-{n}")
+    claim = await scene.claimed("retried")
+    scene.used_token_hash = await scene.value(
+        "SELECT claim_token_hash FROM {s}work WHERE run_id = $1", scene.runs["retried"]
+    )
+    await hf.fail(claim, "not yet")
+    scene.clock.advance(2)
+    await scene.claim("retried")
+    claim = await scene.claimed("talking")
+    await hf.emit(claim, "text", "hello")
+    await hf.heartbeat(claim)
+    await hf.complete(claim, Continue({"page": 2}))
+    await _build_steps(scene)
+
+
+async def _build_steps(scene: Scene) -> None:
+    run_id = await scene.create("stepping")
+    step = {"runnable_key": "load#0", "step": "load"}
+    planned = {"kind": "runnable_planned", "data": step}
+    scheduled = {"kind": "attempt_scheduled", "data": {**step, "idempotency_key": "load#0"}}
+    await scene.hf.journal.append(f"run:{run_id}", [planned, scheduled])
+
+
+async def _build_ended(scene: Scene) -> None:
+    hf = scene.hf
+    claim = await scene.claimed("done")
+    await hf.signal(scene.runs["done"], "on the way")
+    await hf.complete(claim, Done({"answer": 42}))
+    await hf.signal(scene.runs["done"], "too late")
+    with pytest.raises(Conflict):
+        await hf.complete(claim, Done({"answer": 43}))
+    await hf.fail(await scene.claimed("failed"), "broken", retry=False)
+    await scene.create("cancelled", input=1)
+    await hf.cancel(scene.runs["cancelled"], "not wanted", actor="ada")
+    await scene.create("lost", input=1)
+    ghost = await scene.claim("lost", lease_ms=1_000)
+    scene.clock.advance(1)
+    claim = await scene.claim("lost")
+    with pytest.raises(LeaseLost):
+        await hf.complete(ghost, "late")
+    await hf.complete(claim, Done("in time"))
+
+
+async def _build_family(scene: Scene) -> None:
+    hf = scene.hf
+    await scene.claimed("parent")
+    parent_id = scene.runs["parent"]
+    for name in ("child", "sibling"):
+        child_id = scene.runs[name] = f"{parent_id}.{name}"
+        link = {"child_key": name, "step": "split"}
+        started = {"kind": "child_run_started", "data": {**link, "child_run_id": child_id, "clog_id": "busy"}}
+        await hf.journal.append(f"run:{parent_id}", [started])
+        created = {"session_id": "s", "clog_id": "busy", "queue": name, "has_input": True, "input": name}
+        body = {**created, "parent": {**link, "run_id": parent_id}}
+        await hf.journal.append(f"run:{child_id}", [{"kind": "run_created", "data": body}], expected_rev=0)
+    await hf.complete(await scene.claim("child"), Done("grown"))
+    await hf.journal.sweep()
