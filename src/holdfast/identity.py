@@ -51,7 +51,7 @@ def check_name(value: object, name: str, *, longest: int = 256) -> str:
     )
 
 
-def token_hash(token: str) -> str:
+def hash_token(token: str) -> str:
     """What the journal and the tables know of a claim token."""
     return hashlib.sha256(token.encode()).hexdigest()
 

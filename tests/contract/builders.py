@@ -5,11 +5,12 @@ The names of fields that carry a claim's hash stand here and nowhere else in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast import Claim, Holdfast, JournalEntry, RunInfo, Wait
-from holdfast.identity import token_hash
+from holdfast.identity import hash_token
 from holdfast.protocol import commands
 from holdfast.store import Beat, ClaimRequest, RunRows
 
@@ -106,7 +107,7 @@ async def quiet(hf: Holdfast) -> None:
         pass
 
 
-def entry(kind: str, **data: Any) -> dict[str, Any]:
+def entry(kind: str, /, **data: Any) -> dict[str, Any]:
     """An entry as a caller of the low-level journal writes it."""
     return {"kind": kind, "data": data}
 
@@ -127,17 +128,17 @@ def collect(state: list[Any], noted: JournalEntry) -> list[Any]:
 
 def fenced(kind: str, claim_id: str, token: str = "token", **data: Any) -> dict[str, Any]:
     """An entry that the holder of a claim writes by hand."""
-    return entry(kind, claim_id=claim_id, token_hash=token_hash(token), **data)
+    return entry(kind, claim_id=claim_id, claim_token_hash=hash_token(token), **data)
 
 
 def fence(claim: Claim) -> dict[str, Any]:
     """What a command of this claim's holder carries."""
-    return {"runnable_key": claim.runnable_key, "claim_id": claim.claim_id, "token_hash": token_hash(claim.token)}
+    return {"runnable_key": claim.runnable_key, "claim_id": claim.claim_id, "claim_token_hash": hash_token(claim.token)}
 
 
 def released(claim: Claim, **data: Any) -> dict[str, Any]:
     """The entry of a claim that was given back."""
-    hashed = {"token_hash": token_hash(claim.token)}
+    hashed = {"claim_token_hash": hash_token(claim.token)}
     return entry("tick_abandoned", tick_id=claim.claim_id, from_seq=1, reason="released", **hashed, **data)
 
 
@@ -147,29 +148,26 @@ def start_child(claim: Claim, child_run_id: str = "child", child_key: str = "k",
     return commands.StartChild(**fence(claim), child_run_id=child_run_id, child_key=child_key, **told)
 
 
-def beat(claim: Claim) -> Beat:
-    return Beat(claim.run_id, claim.runnable_key, claim.claim_id, token_hash(claim.token))
+def beat_of(run_id: str, claim_id: str) -> Beat:
+    """The heartbeat of a claim that was made with `claim_request`."""
+    return Beat(run_id, "", claim_id, hash_token(claim_id))
 
 
 def claim_request(*claim_ids: str, queue: str = "default") -> ClaimRequest:
     """A request for as many items as there are ids."""
-    hashes = tuple(token_hash(claim_id) for claim_id in claim_ids)
+    hashes = tuple(hash_token(claim_id) for claim_id in claim_ids)
     return ClaimRequest((queue,), None, claim_ids, hashes, "w1", LEASE_US)
 
 
 def stolen(claim: Claim) -> Claim:
     """The claim as someone holds it who never got its token."""
-    return Claim(**{**_fields(claim), "token": "guessed"})
+    return replace(claim, token="guessed")
 
 
 def hash_of(claim: Claim) -> str:
-    return token_hash(claim.token)
+    return hash_token(claim.token)
 
 
 def step_of(run_id: str, key: str) -> dict[str, Any]:
     """The entry that makes a workflow step claimable."""
     return entry("attempt_scheduled", runnable_key=key, step=key, idempotency_key=f"{run_id}/{key}")
-
-
-def _fields(claim: Claim) -> Mapping[str, Any]:
-    return {name: getattr(claim, name) for name in claim.__struct_fields__}

@@ -18,13 +18,12 @@ Plant = Callable[[Scene], Awaitable[None]]
 
 
 class Damage(NamedTuple):
-    """One thing that is broken. `words` stand in the problem's detail; `repairable`: rebuild puts it right."""
+    """One thing that is broken. `words` stand in the problem's detail."""
 
     name: str
     victim: str
     law: str
     words: str
-    repairable: bool
     plant: Plant
 
 
@@ -69,7 +68,7 @@ async def forge(scene: Scene, name: str, kind: str, data: dict[str, Any], *, mov
 
 
 async def speak_after_the_end(scene: Scene) -> None:
-    paused = {"step": "late", "boundary": "pause"}
+    paused = {"step": "late", "kind": "pause"}
     await forge(scene, "failed", "manual_step_paused", paused, moves_head=False)
 
 
@@ -116,140 +115,133 @@ HOUR_US = timedelta(hours=1) // timedelta(microseconds=1)
 ROW_DAMAGES = (
     Damage(
         "a changed run row",
-        *("done", "P1", "status is 'pending', the journal says 'done'", True),
+        *("done", "P1", "status is 'pending', the journal says 'done'"),
         raw("done", f"UPDATE {{s}}runs SET status = 'pending' {OF_RUN}"),
     ),
     Damage(
         "a forgotten error",
-        *("failed", "P1", "last_error is None, the journal says 'broken'", True),
+        *("failed", "P1", "last_error is None, the journal says 'broken'"),
         raw("failed", f"UPDATE {{s}}runs SET last_error = NULL {OF_RUN}"),
     ),
     Damage(
         "a run row of the past",
-        *("talking", "J11", "the head says 1, the last entry is", True),
+        *("talking", "J11", "the head says 1, the last entry is"),
         raw("talking", f"UPDATE {{s}}runs SET rev = 1 {OF_RUN}"),
     ),
     Damage(
         "a changed work row",
-        *("sleeping", "P1", "visible_at is", True),
+        *("sleeping", "P1", "visible_at is"),
         raw("sleeping", f"UPDATE {{s}}work SET visible_at = 1 {OF_RUN}"),
     ),
     Damage(
         "a lease nobody gave",
-        *("retried", "P1", "lease_until is", True),
+        *("retried", "P1", "lease_until is"),
         raw("retried", f"UPDATE {{s}}work SET lease_until = lease_until + $2 {OF_RUN}", HOUR_US),
     ),
     Damage(
         "a missing run row",
-        *("approved", "P7", "the run has entries but no row", True),
+        *("approved", "P7", "the run has entries but no row"),
         raw("approved", f"DELETE FROM {{s}}runs {OF_RUN}"),
     ),
     Damage(
         "a missing work row",
-        *("retried", "D9", "nothing of it can be claimed", True),
+        *("retried", "D9", "nothing of it can be claimed"),
         raw("retried", f"DELETE FROM {{s}}work {OF_RUN}"),
     ),
-    Damage("an invented work row", "rested", "P7", "'ghost'] is not in the journal", True, invent_work),
+    Damage("an invented work row", "rested", "P7", "'ghost'] is not in the journal", invent_work),
     Damage(
         "a missing signal row",
-        *("mailbox", "P7", "is missing", True),
+        *("mailbox", "P7", "is missing"),
         raw("mailbox", f"DELETE FROM {{s}}signals {OF_RUN} AND seq = 4"),
     ),
     Damage(
         "a signal marked as read",
-        *("paused", "P1", "tick_id is 'nobody'", True),
+        *("paused", "P1", "tick_id is 'nobody'"),
         raw("paused", f"UPDATE {{s}}signals SET tick_id = 'nobody' {OF_RUN}"),
     ),
     Damage(
         "a missing tick row",
-        *("lost", "P7", "ticks[", True),
+        *("lost", "P7", "ticks["),
         raw("lost", f"DELETE FROM {{s}}ticks {OF_RUN} AND outcome = 'abandoned'"),
     ),
     Damage(
         "a missing child row",
-        *("parent", "P7", "children[", True),
+        *("parent", "P7", "children["),
         raw("parent", f"DELETE FROM {{s}}children {OF_RUN} AND child_key = 'child'"),
     ),
     Damage(
         "a missing step row",
-        *("stepping", "P7", "runnables[", True),
+        *("stepping", "P7", "runnables["),
         raw("stepping", f"DELETE FROM {{s}}runnables {OF_RUN}"),
     ),
     Damage(
         "a missing keys row",
-        *("approved", "P7", "keys[", True),
+        *("approved", "P7", "keys["),
         raw("approved", f"DELETE FROM {{s}}keys {OF_RUN}"),
     ),
     Damage(
         "a missing anomalies row",
-        *("done", "P7", "anomalies[", True),
+        *("done", "P7", "anomalies["),
         raw("done", f"DELETE FROM {{s}}anomalies {OF_RUN}"),
     ),
     Damage(
         "a free head of the past",
-        *(NOTES, "J11", "the head says 2, the last entry is 4", True),
+        *(NOTES, "J11", "the head says 2, the last entry is 4"),
         raw(NOTES, "UPDATE {s}threads SET rev = 2 WHERE thread = $1"),
     ),
     Damage(
         "a missing free head",
-        *(LOG, "J11", "the head says 0, the last entry is 2", True),
+        *(LOG, "J11", "the head says 0, the last entry is 2"),
         raw(LOG, "DELETE FROM {s}threads WHERE thread = $1"),
     ),
 )
 """The rows are wrong and the journal is right: what a rebuild is for."""
 
 JOURNAL_DAMAGES = (
-    Damage("a missing first entry", "approved", "J1", "revision 1 is missing", False, entry("approved", LOSE, 1)),
-    Damage("a missing middle entry", "talking", "J1", "revision 3 is missing", False, entry("talking", LOSE, 3)),
-    Damage(
-        "a missing last entry", "rested", "J11", "the head says 3, the last entry is 2", False, entry("rested", LOSE, 3)
-    ),
-    Damage("a flipped byte", "pending", "J10", "was changed after it was written", False, flip_a_byte),
+    Damage("a missing first entry", "approved", "J1", "revision 1 is missing", entry("approved", LOSE, 1)),
+    Damage("a missing middle entry", "talking", "J1", "revision 3 is missing", entry("talking", LOSE, 3)),
+    Damage("a missing last entry", "rested", "J11", "the head says 3, the last entry is 2", entry("rested", LOSE, 3)),
+    Damage("a flipped byte", "pending", "J10", "was changed after it was written", flip_a_byte),
     Damage(
         "a changed kind",
-        *("cancelled", "J10", "was changed after it was written", False),
+        *("cancelled", "J10", "was changed after it was written"),
         entry("cancelled", "UPDATE {s}journal SET kind = 'event'", 2),
     ),
     Damage(
         "a shifted revision",
-        *("asked", "J1", "revision 2 is missing, 9 stands in its place", False),
+        *("asked", "J1", "revision 2 is missing, 9 stands in its place"),
         entry("asked", "UPDATE {s}journal SET rev = 9", 2),
     ),
     Damage(
         "an instant before its time",
-        *("lost", "J6", "entry 4 is earlier than entry 3", False),
+        *("lost", "J6", "entry 4 is earlier than entry 3"),
         entry("lost", "UPDATE {s}journal SET at = 1", 4),
     ),
     Damage(
         "a torn commit",
-        *("mailbox", "J8", "is torn from the rest of its commit", False),
+        *("mailbox", "J8", "is torn from the rest of its commit"),
         entry(
             "mailbox",
             "UPDATE {s}journal SET commit_id = (SELECT commit_id FROM {s}journal WHERE thread = $1 AND rev = 1)",
             4,
         ),
     ),
-    Damage("a token used twice", "retried", "D14", "share a token", False, use_a_token_twice),
-    Damage("a free entry lost in the middle", NOTES, "J1", "revision 2 is missing", False, entry(NOTES, LOSE, 2)),
-    Damage(
-        "a free entry lost at the end", LOG, "J11", "the head says 2, the last entry is 1", False, entry(LOG, LOSE, 2)
-    ),
+    Damage("a token used twice", "retried", "D14", "share a token", use_a_token_twice),
+    Damage("a free entry lost in the middle", NOTES, "J1", "revision 2 is missing", entry(NOTES, LOSE, 2)),
+    Damage("a free entry lost at the end", LOG, "J11", "the head says 2, the last entry is 1", entry(LOG, LOSE, 2)),
     Damage(
         "a free head of the future",
-        *(LOG, "J11", "the head says 7, the last entry is 2", False),
+        *(LOG, "J11", "the head says 7, the last entry is 2"),
         raw(LOG, "UPDATE {s}threads SET rev = 7 WHERE thread = $1"),
     ),
 )
 """The journal is wrong, or may be: nothing repairs that, and nothing may pretend to."""
 
 FORGERIES = (
-    Damage("a fact after the end", "failed", "J11", "the head says 4, the last entry is 5", True, speak_after_the_end),
+    Damage("a fact after the end", "failed", "J11", "the head says 4, the last entry is 5", speak_after_the_end),
     Damage(
         "a claim inside a live lease",
-        "mailbox",
-        "P7",
-        "'active_claim', 'intruder'] is missing",
-        True,
+        *("mailbox", "P7", "'active_claim', 'intruder'] is missing"),
         claim_what_is_claimed,
     ),
 )

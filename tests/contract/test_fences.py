@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Claim, Conflict, Continue, Done, Fail, Holdfast, LeaseLost, Ok, Retry, Wait
 from tests.conftest import FakeClock
@@ -74,7 +75,7 @@ async def test_a_lost_claim_is_refused_with_its_reason_and_remembered_once(
             assert caught.value.code == code
 
         after = await look(hf, claim.run_id)
-        assert after == type(after)(**{**_fields(before), "rev": before.rev + 1, "updated_at": clock.now()})
+        assert after == replace(before, rev=before.rev + 1, updated_at=clock.now())
         assert await anomalies(hf, claim.run_id) == [(code, kind)]
         await hf.cancel(claim.run_id, force=True)
 
@@ -114,7 +115,7 @@ async def test_a_refusal_is_a_public_event_before_the_end_only(hf: Holdfast, clo
 
 async def test_a_claim_on_a_run_that_never_was_writes_nothing(hf: Holdfast) -> None:
     claim = await active(hf)
-    stray = Claim(**{**_fields(claim), "run_id": "nobody"})
+    stray = replace(claim, run_id="nobody")
 
     for call in CALLS.values():
         with pytest.raises(LeaseLost):
@@ -206,8 +207,3 @@ async def test_a_lost_claim_starts_no_child(hf: Holdfast, clock: FakeClock) -> N
     assert executed.decision.refusal == "stale_claim"
     assert await hf.get_run("child") is None
     assert await anomalies(hf, claim.run_id) == [("stale_claim", "child_run_started")]
-
-
-def _fields(record: object) -> dict[str, object]:
-    names: tuple[str, ...] = getattr(record, "__struct_fields__")  # noqa: B009
-    return {name: getattr(record, name) for name in names}

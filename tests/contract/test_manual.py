@@ -137,19 +137,21 @@ async def test_of_several_answers_at_once_exactly_one_counts(hf: Holdfast) -> No
 async def test_a_run_that_is_over_asks_and_hears_nothing(hf: Holdfast, status: str) -> None:
     run_id = await in_status(hf, status)
 
-    for call in (lambda: hf.pause(run_id, "review"), lambda: hf.resume(run_id)):
-        with pytest.raises(Conflict) as caught:
-            await call()
-        assert caught.value.code == "terminal_run"
+    with pytest.raises(Conflict) as paused:
+        await hf.pause(run_id, "review")
+    with pytest.raises(Conflict) as resumed:
+        await hf.resume(run_id)
 
+    assert (paused.value.code, resumed.value.code) == ("terminal_run", "terminal_run")
     assert (await look(hf, run_id)).status == status
     assert (await kinds(hf, run_id)).count("anomaly") == 1
 
 
 async def test_questions_about_unknown_runs_are_not_found(hf: Holdfast) -> None:
-    for call in (lambda: hf.pause("nobody", "review"), lambda: hf.approve("nobody", actor="ada")):
-        with pytest.raises(NotFound):
-            await call()
+    with pytest.raises(NotFound):
+        await hf.pause("nobody", "review")
+    with pytest.raises(NotFound):
+        await hf.approve("nobody", actor="ada")
     with pytest.raises(InvalidValue):
         await hf.pause("nobody", "review", "vote")  # type: ignore[arg-type]
 

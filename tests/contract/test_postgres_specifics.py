@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from holdfast.errors import DatabaseError
-from holdfast.identity import token_hash
+from holdfast.identity import hash_token
 from holdfast.store import (
     Append,
     Beat,
@@ -78,11 +78,11 @@ def touched(run_id: str, rev: int, *fences: Fence) -> Member:
 
 
 def request(*claim_ids: str, lease_us: int = LEASE_US) -> ClaimRequest:
-    return ClaimRequest(("q",), None, claim_ids, tuple(token_hash(each) for each in claim_ids), "w1", lease_us)
+    return ClaimRequest(("q",), None, claim_ids, tuple(hash_token(each) for each in claim_ids), "w1", lease_us)
 
 
 def fence(claim_id: str) -> Fence:
-    return Fence("", claim_id, token_hash(claim_id))
+    return Fence("", claim_id, hash_token(claim_id))
 
 
 @pytest.fixture
@@ -137,7 +137,8 @@ async def until(question: Callable[[], Any]) -> Any:
 
 
 async def waiting_for_lock(stranger: Any) -> list[int]:
-    rows = await stranger.fetch("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    # Not pg_stat_activity: inside a transaction it shows the same picture for ever.
+    rows = await stranger.fetch("SELECT pid FROM pg_locks WHERE NOT granted")
     return [row["pid"] for row in rows]
 
 
@@ -361,6 +362,14 @@ class TestPlans:
         assert not {node["Node Type"] for node in nodes(picked)} & {"Sort", "Incremental Sort", "Seq Scan", "Hash"}
         assert [each.run_id for each in claimed] == ["r20001", "r20002", "r20003"]
 
+    async def test_a_claim_is_never_compiled(self, database: Postgres, schema: str, stranger: Any) -> None:
+        """Its forbidden sorts look so dear that a server with a compiler would spend seconds on every claim."""
+        settings = await stranger.fetchval(
+            "SELECT proconfig FROM pg_proc WHERE proname = 'claim' AND pronamespace = $1::text::regnamespace", schema
+        )
+
+        assert {"jit=off", "enable_sort=off"} <= set(settings)
+
 
 FILL = """
     INSERT INTO {s}sessions VALUES ('s', 'u') ON CONFLICT DO NOTHING;
@@ -371,6 +380,37 @@ FILL = """
     INSERT INTO {s}work (run_id, key, queue, clog_id, priority, step, visible_at, waiting, attempt, deliveries)
     SELECT 'r' || i, '', 'q', 'chat', 0, '', i, 0, 0, 0 FROM generate_series({first}, {last}) i
 """
+
+
+class TestLines:
+    async def test_the_database_composes_the_line_of_a_claim_as_we_would(self, database: Postgres) -> None:
+        retried = (*work("r1", "step")[:8], 2, *work("r1")[9:])
+        await database.write([created("r1", work=[work("r1"), retried])], 1)
+        asked = request("c1", "c2")
+
+        first, second = await database.claim(asked, 2)
+
+        written = await database.fetch(
+            f"SELECT kind, data, digest FROM {database.prefix}journal WHERE thread = 'run:r1' AND rev > 1 ORDER BY rev"
+        )
+        assert written == [
+            asked.entry("", 0, "c1", hash_token("c1")),
+            asked.entry("step", 2, "c2", hash_token("c2")),
+        ]
+        assert [(each.key, each.claim_id) for each in (first, second)] == [("", "c1"), ("step", "c2")]
+
+    async def test_siblings_that_beat_together_leave_one_line_each(self, database: Postgres) -> None:
+        await database.write([created("r1", work=[work("r1", "a"), work("r1", "b")]), created("r2")], 1)
+        claimed = await database.claim(request("c1", "c2", "c3"), 2)
+        beats = [Beat(each.run_id, each.key, str(each.claim_id), hash_token(str(each.claim_id))) for each in claimed]
+
+        beaten = await database.heartbeat(beats, LEASE_US, 3)
+
+        assert [(each.claim_id, each.rev) for each in beaten] == [("c1", 4), ("c2", 5), ("c3", 3)]
+        written = await database.fetch(
+            f"SELECT kind, data, digest FROM {database.prefix}journal WHERE commit_id = 3 ORDER BY thread, rev"
+        )
+        assert written == [beat.entry(LEASE_US) for beat in beats]
 
 
 class TestLocks:
@@ -389,12 +429,25 @@ class TestLocks:
         assert refused == Written(None, 2)
         assert accepted.at is not None
 
+    async def test_a_lease_that_ends_while_its_heartbeat_waits_is_over(self, database: Postgres, stranger: Any) -> None:
+        await database.write([created("r1")], 1)
+        await database.claim(request("c1", lease_us=400_000), 2)
+        lease = f"SELECT max(lease_until) < {postgres_sql.CLOCK} FROM {database.prefix}work"
+
+        async with stranger.transaction():
+            await stranger.fetch(f"SELECT 1 FROM {database.prefix}runs FOR UPDATE")
+            beating = asyncio.create_task(database.heartbeat([Beat("r1", *fence("c1"))], LEASE_US, 3))
+            await until(lambda: waiting_for_lock(stranger))
+            await until(lambda: stranger.fetchval(lease))
+
+        assert await beating == []
+
     async def test_many_heartbeats_pass_by_a_locked_run_and_one_alone_waits(
         self, database: Postgres, stranger: Any
     ) -> None:
         await database.write([created("r1"), created("r2")], 1)
         await database.claim(request("c1", "c2"), 2)
-        one, two = (Beat(f"r{i}", "", f"c{i}", token_hash(f"c{i}")) for i in (1, 2))
+        one, two = (Beat(f"r{i}", "", f"c{i}", hash_token(f"c{i}")) for i in (1, 2))
 
         async with stranger.transaction():
             await stranger.fetch(f"SELECT 1 FROM {database.prefix}runs WHERE run_id = 'r1' FOR UPDATE")
@@ -406,19 +459,20 @@ class TestLocks:
         assert [each.claim_id for each in await alone] == ["c1"]
 
     async def test_claimers_of_many_processes_never_share_an_item(self, open_database: Callable[..., Any]) -> None:
-        databases = [await open_database() for _ in range(3)]
-        await databases[0].write([created(f"r{i:03}") for i in range(120)], 1)
+        databases = [await open_database() for _ in range(4)]
+        for start in range(0, 600, 200):
+            await databases[0].write([created(f"r{i:03}") for i in range(start, start + 200)], 1)
 
         async def claim_all(database: Postgres, name: str) -> list[str]:
             taken: list[str] = []
-            while found := await database.claim(request(*(f"{name}-{len(taken)}-{i}" for i in range(5))), 2):
+            while found := await database.claim(request(f"{name}-{len(taken)}"), 2):
                 taken += [each.run_id for each in found]
             return taken
 
-        shares = await asyncio.gather(*(claim_all(each, f"w{i}") for i, each in enumerate(databases)))
-
+        shares = await asyncio.gather(*(claim_all(databases[i % 4], f"w{i}") for i in range(8)))
         taken = [run_id for share in shares for run_id in share]
-        assert sorted(taken) == [f"r{i:03}" for i in range(120)]
+
+        assert sorted(taken) == [f"r{i:03}" for i in range(600)]
 
     async def test_a_plan_under_the_lock_that_fails_leaves_nothing(self, database: Postgres) -> None:
         await database.write([created("r1")], 1)

@@ -170,7 +170,7 @@ async def test_facts_after_the_end_are_anomalies_only(hf: Holdfast) -> None:
         fenced("attempt_heartbeat", claim.claim_id, claim.token, lease_us=1),
         fenced("attempt_claimed", "late", owner_id="w2", lease_us=1),
         entry("attempt_scheduled", runnable_key="x", step="x", idempotency_key="x"),
-        entry("manual_step_paused", step="review", boundary="pause"),
+        entry("manual_step_paused", step="review", kind="pause"),
         entry("child_run_started", child_run_id="c", clog_id="helper", child_key="k"),
         entry("live_wakeup_emitted"),
         entry("run_terminal", status="failed", error="no"),

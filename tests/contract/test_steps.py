@@ -1,4 +1,4 @@
-"""Workflow steps as facts: planned, scheduled, claimed, completed, applied. The planner comes later; the rules are here."""
+"""Workflow steps as facts: planned, scheduled, claimed, completed, applied."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -130,7 +131,8 @@ async def test_views_refuse_to_be_written(hf: Holdfast) -> None:
 
 @pytest.mark.clause("SB-2")
 async def test_what_is_no_entry_is_refused_with_its_neighbours(hf: Holdfast) -> None:
-    for wrong in ([], [note("fine"), {"data": 1}], [note("fine"), {"kind": ""}], [note("fine"), "note"]):
+    attempts: list[Any] = [[], [note("fine"), {"data": 1}], [note("fine"), {"kind": ""}], [note("fine"), "note"]]
+    for wrong in attempts:
         with pytest.raises(InvalidEntry):
             await hf.journal.append("notes", wrong)
 

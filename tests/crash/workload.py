@@ -114,11 +114,11 @@ def set_pragmas(text: str) -> None:
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
-    SQLite._connect = wrapped  # type: ignore[method-assign]
+    SQLite._connect = wrapped  # type: ignore[assignment,method-assign]
 
 
 def set_patience(seconds: float) -> None:
-    committer.Patience.__init__.__defaults__ = (seconds,)  # type: ignore[attr-defined]
+    committer.Patience.__init__.__defaults__ = (seconds,)
     committer.patiently.__kwdefaults__ = {"patience_s": seconds}
 
 

@@ -27,13 +27,13 @@ BOOKKEEPING = frozenset({"rev", "at", "anomalies"})
 """What a fact that was not accepted still changes."""
 
 
-def token_hash(claim: str) -> str:
+def hash_token(claim: str) -> str:
     return f"hash of {claim}"
 
 
 def fence(claim: str, key: str = ROOT) -> dict[str, Any]:
     """What every fact and command of a claim's holder carries."""
-    return {"claim_id": claim, "token_hash": token_hash(claim), "runnable_key": key}
+    return {"claim_id": claim, "claim_token_hash": hash_token(claim), "runnable_key": key}
 
 
 def changes(before: RunState, after: RunState) -> set[str]:

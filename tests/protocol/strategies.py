@@ -23,7 +23,7 @@ from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
-from tests.protocol.builders import NOON, SECOND, fence, token_hash
+from tests.protocol.builders import NOON, SECOND, fence, hash_token
 
 T = TypeVar("T")
 law = settings(deadline=None, max_examples=150, derandomize="CI" in os.environ)
@@ -110,7 +110,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "status": ("done", "failed", "cancelled", "idle"),
     "step": STEPS,
     "tick_id": CLAIMS,
-    "token_hash": tuple(token_hash(claim) for claim in CLAIMS),
+    "claim_token_hash": tuple(hash_token(claim) for claim in CLAIMS),
     "type": ("note",),
     "until_us": (None, 0, 25, 50),
     "user_id": ("local",),
@@ -208,15 +208,15 @@ def _fact(kind: str, state: RunState, dice: Dice) -> Fact:
     cls = facts.KINDS[kind]
     fields = {name: dice.pick(pool(kind, name)) for name in sorted(cls.__struct_fields__, key=_fence_last)}
     held = [(work.claim.claim_id, key) for key, work in state.work.items() if work.claim]
-    if "token_hash" in fields and held and kind != "attempt_claimed" and dice.throws_well():
+    if "claim_token_hash" in fields and held and kind != "attempt_claimed" and dice.throws_well():
         _hold(fields, *dice.pick([pair for pair in held if (pair[1] == ROOT) == (kind == "tick_settled")] or held))
     elif kind == "attempt_claimed" and state.work and dice.throws_well():
         fields["runnable_key"] = dice.pick(sorted(state.work))
     if state.boundary and kind == "manual_step_resolved" and dice.throws_well():
         fields["step"] = state.boundary.step
     claim = fields.get("claim_id") or fields.get("tick_id")
-    if "token_hash" in fields and claim and dice.throws_well():
-        fields["token_hash"] = token_hash(claim)
+    if "claim_token_hash" in fields and claim and dice.throws_well():
+        fields["claim_token_hash"] = hash_token(claim)
     if kind == "runnable_applied" and state.runnables and dice.throws_well():
         runnable = state.runnables[dice.pick(sorted(state.runnables))]
         fields |= {"runnable_key": runnable.key, "result_digest": runnable.result_digest or "a"}

@@ -55,7 +55,8 @@ def test_the_next_outcome_of_any_kind_ends_the_run_cancelled(outcome: Outcome) -
     (last,) = run.settle(outcome).facts
 
     assert isinstance(last, facts.RunTerminal)
-    assert (run.state.status, run.state.output_rev, run.state.last_error) == ("cancelled", None, None)
+    assert (run.state.status, run.state.error_kind) == ("cancelled", "cancelled")
+    assert (run.state.output_rev, run.state.last_error) == (None, None)
     assert run.settle(outcome).repeat_rev == run.state.rev
 
 
@@ -83,7 +84,8 @@ def test_the_next_claim_after_a_lost_lease_ends_the_run_without_a_tick() -> None
     decision = run.claim("c2")
 
     assert [fact.kind for fact in decision.facts] == ["tick_abandoned", "run_terminal"]
-    assert (run.state.status, list(run.state.ticks)) == ("cancelled", ["c1"])
+    assert (run.state.status, run.state.error_kind) == ("cancelled", "cancelled")
+    assert list(run.state.ticks) == ["c1"]
 
 
 @pytest.mark.clause("C-6", "S-63")
@@ -153,6 +155,14 @@ def test_open_children_are_told_and_finished_ones_are_not() -> None:
     decision = run.cancel(force=True)
 
     assert decision.handoffs == (Handoff(target_run_id="k2", kind="cancel", fact=1),)
+
+
+@pytest.mark.parametrize("outcome", [Done(), Fail("broken")], ids=repr)
+def test_children_live_on_when_their_parent_ends_by_itself(outcome: Outcome) -> None:
+    run = active()
+    run.start_child("k1")
+
+    assert run.settle(outcome).handoffs == ()
 
 
 @pytest.mark.parametrize("how", ["done", "failed", "cancelled"])

@@ -36,7 +36,7 @@ def test_a_claim_holds_the_hash_of_its_token() -> None:
     claimed = pending().claim("c1").facts[-1]
 
     assert isinstance(claimed, facts.AttemptClaimed)
-    assert claimed.token_hash == "hash of c1"
+    assert claimed.claim_token_hash == "hash of c1"
 
 
 @pytest.mark.clause("O-07", "O-08")
@@ -192,7 +192,7 @@ def test_whoever_lost_the_claim_is_refused_and_recorded_once(word: str, why: str
         run.sleep(LEASE)
     elif why == "terminal_run":
         run.cancel(force=True)
-    held = fence("c1") if why != "stale_claim" else {**fence("c1"), "token_hash": "a guess"}
+    held = fence("c1") if why != "stale_claim" else {**fence("c1"), "claim_token_hash": "a guess"}
     command: commands.Command = {
         "heartbeat": commands.Heartbeat(**held, lease_us=LEASE),
         "settle": commands.Settle(**held, outcome=Ok()),
@@ -215,7 +215,7 @@ def test_whoever_lost_the_claim_is_refused_and_recorded_once(word: str, why: str
 def test_another_claims_id_with_the_right_hash_is_stale() -> None:
     run = active()
 
-    stranger = {**fence("c2"), "token_hash": fence("c1")["token_hash"]}
+    stranger = {**fence("c2"), "claim_token_hash": fence("c1")["claim_token_hash"]}
 
     assert run.do(commands.Heartbeat(**stranger, lease_us=LEASE)).refusal == "stale_claim"
 
@@ -308,7 +308,7 @@ def test_a_released_claim_counts_for_nothing_and_is_claimable_at_once() -> None:
 
     (released,) = run.release().facts
 
-    assert released == facts.TickAbandoned(tick_id="c1", from_seq=2, reason="released", token_hash="hash of c1")
+    assert released == facts.TickAbandoned(tick_id="c1", from_seq=2, reason="released", claim_token_hash="hash of c1")
     assert (run.state.status, run.state.deliveries, run.state.attempt) == ("pending", 0, 0)
     assert run.state.ticks["c1"].outcome == "released"
     run.claim("c2")
@@ -338,7 +338,7 @@ def test_a_release_leaves_earlier_losses_counted() -> None:
     [
         (facts.TickAbandoned(tick_id="c1", from_seq=2, reason="expired"), "active_claim"),
         (facts.TickAbandoned(tick_id="c9", from_seq=2, reason="expired"), "stale_claim"),
-        (facts.TickAbandoned(tick_id="c1", from_seq=2, reason="released", token_hash="a guess"), "stale_claim"),
+        (facts.TickAbandoned(tick_id="c1", from_seq=2, reason="released", claim_token_hash="a guess"), "stale_claim"),
         (facts.TickAbandoned(tick_id="c1", from_seq=2, reason="boredom"), "malformed_entry"),
     ],
     ids=["lease holds", "not the holder", "wrong token", "no reason"],

@@ -97,6 +97,15 @@ def test_creating_another_run_under_a_used_id_is_refused() -> None:
     assert (decision.refusal, decision.facts) == ("id_reused", ())
 
 
+def test_the_id_of_a_deleted_run_is_never_used_again() -> None:
+    run = pending()
+    deleted = RunState(run_id="r1", created_digest=run.state.created_digest)
+
+    decision = decide(deleted, commands.Create(fact=run.created), NOON)
+
+    assert (decision.refusal, decision.facts) == ("id_reused", ())
+
+
 def test_a_second_creation_in_a_journal_changes_nothing() -> None:
     run = pending()
     before = run.state
@@ -122,8 +131,8 @@ def test_a_fact_before_the_beginning_is_malformed(kind: str) -> None:
 @pytest.mark.parametrize(
     ("command", "refusal"),
     [
-        (commands.Claim(claim_id="c1", token_hash="h", owner_id="w", lease_us=1), "unknown_runnable_intent"),
-        (commands.Heartbeat(claim_id="c1", token_hash="h", lease_us=1), "stale_claim"),
+        (commands.Claim(claim_id="c1", claim_token_hash="h", owner_id="w", lease_us=1), "unknown_runnable_intent"),
+        (commands.Heartbeat(claim_id="c1", claim_token_hash="h", lease_us=1), "stale_claim"),
         (commands.Signal(signal_id="m1"), "not_found"),
         (commands.Cancel(), "not_found"),
         (commands.Pause(step="a"), "not_found"),

@@ -101,7 +101,11 @@ def may_act(state: RunState, fact: Fact, at: int) -> bool:
     if work is None or work.claim is None:
         return False
     known = work.claim
-    return known.claim_id == claim_id and fact.token_hash in (None, known.token_hash) and at < known.lease_until
+    return (
+        known.claim_id == claim_id
+        and fact.claim_token_hash in (None, known.claim_token_hash)
+        and at < known.lease_until
+    )
 
 
 @pytest.mark.clause("O-31", "S-30", "S-31")
@@ -167,7 +171,7 @@ def test_at_every_instant_either_the_holder_may_act_or_the_item_is_claimable(liv
         for key, work in state.work.items():
             if work.claim is None or state.boundary or at < work.visible_at:
                 continue
-            holder_may_act = judge_fence(state, key, work.claim.claim_id, work.claim.token_hash, at) is None
+            holder_may_act = judge_fence(state, key, work.claim.claim_id, work.claim.claim_token_hash, at) is None
             takeover = facts.AttemptClaimed(**fence("another", key), owner_id="w2", lease_us=1)
 
             taken = "another" in evolve(state, takeover, at).ticks

@@ -86,10 +86,12 @@ def test_a_run_that_does_nothing_has_three_entries() -> None:
 @pytest.mark.parametrize("input", [0, None, {"page": 2}], ids=repr)
 def test_continue_is_pending_at_once_with_its_own_input(input: Any) -> None:
     run = active()
+    run.sleep(SECOND)
 
     run.settle(Continue(input))
 
     assert (run.state.status, run.state.wake_at) == ("pending", None)
+    assert run.state.work[""].visible_at == NOON + SECOND
     assert run.next_input() is input
     assert run.claim("c2").refusal is None
 
@@ -213,7 +215,7 @@ def test_fail_ends_the_run_at_once_and_burns_no_attempt() -> None:
 
     assert (run.state.status, run.state.attempt) == ("failed", 0)
     assert (run.state.last_error, run.state.error_kind) == ("broken", "fatal")
-    assert run.state.output_rev is None
+    assert (run.state.output_rev, run.state.ticks["c1"].outcome) == (None, "failed")
 
 
 @pytest.mark.clause("O-19")
@@ -277,12 +279,14 @@ def test_no_error_event_is_written_unless_the_run_fails(outcome: Outcome) -> Non
     assert [fact for fact in decision.facts if isinstance(fact, facts.Event)] == []
 
 
-def test_a_long_error_is_cut() -> None:
-    run = active()
+def test_an_error_is_cut_only_if_it_is_too_long() -> None:
+    fits, too_long = active(), active()
 
-    run.settle(Fail("x" * 5_000))
+    fits.settle(Fail("x" * ERROR_LENGTH_MAX))
+    too_long.settle(Fail("x" * (ERROR_LENGTH_MAX + 1)))
 
-    assert run.state.last_error == "x" * (ERROR_LENGTH_MAX - 1) + "…"
+    assert fits.state.last_error == "x" * ERROR_LENGTH_MAX
+    assert too_long.state.last_error == "x" * (ERROR_LENGTH_MAX - 1) + "…"
 
 
 @pytest.mark.clause("O-10")

@@ -136,7 +136,7 @@ def results_carry_the_claim(run: RunSnapshot) -> Iterator[Problem]:
             continue
         work = before.work.get(fact.runnable_key)
         claim = work.claim if work else None
-        held = claim is not None and (claim.claim_id, claim.token_hash) == (fact.claim_id, fact.token_hash)
+        held = claim is not None and (claim.claim_id, claim.claim_token_hash) == (fact.claim_id, fact.claim_token_hash)
         if not held or (claim is not None and after.at >= claim.lease_until):
             yield Problem("D2", run.thread, f"entry {after.rev} ({fact.kind}) was accepted from a lost claim")
 
@@ -147,8 +147,8 @@ def tokens_serve_one_claim(run: RunSnapshot) -> Iterator[Problem]:
     for before, fact, after in run.steps():
         if not isinstance(fact, facts.AttemptClaimed) or _same(before, after):
             continue
-        if seen.setdefault(fact.token_hash, fact.claim_id) != fact.claim_id:
-            yield Problem("D14", run.thread, f"claims {seen[fact.token_hash]} and {fact.claim_id} share a token")
+        if seen.setdefault(fact.claim_token_hash, fact.claim_id) != fact.claim_id:
+            yield Problem("D14", run.thread, f"claims {seen[fact.claim_token_hash]} and {fact.claim_id} share a token")
 
 
 def signals_are_consumed_in_order(run: RunSnapshot) -> Iterator[Problem]:

@@ -20,7 +20,9 @@ from holdfast.protocol.values import is_storable
 
 _NATIVE = (datetime, timedelta)
 _NESTED = ("fact", "outcome")
-_IDS = ("session_id", "clog_id", "user_id", "queue", "lane", "runnable_key", "claim_id", "owner_id")
+_IDS = frozenset(
+    {"session_id", "clog_id", "user_id", "queue", "lane", "runnable_key", "owner_id", "claim_id", "claim_token_hash"}
+)
 
 
 def check_command(command: Command) -> None:
@@ -73,11 +75,7 @@ def _shape(cls: type[msgspec.Struct]) -> tuple[type[msgspec.Struct], tuple[str, 
 @cache
 def _ids(cls: type[Fact]) -> tuple[tuple[str, Any], ...]:
     """The fields of a fact that name something, each with the default that means nothing."""
-    return tuple(
-        (field.name, field.default)
-        for field in msgspec.structs.fields(cls)
-        if field.name in _IDS or field.name.endswith("token_hash")
-    )
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(cls) if field.name in _IDS)
 
 
 def _word(command: Command) -> str:

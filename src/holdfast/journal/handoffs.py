@@ -15,7 +15,7 @@ from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 
 if TYPE_CHECKING:
-    from holdfast.journal.journal import Journal
+    from holdfast.journal.journal import Executed, Journal
 
 
 class OpenHandoff(NamedTuple):
@@ -45,12 +45,26 @@ async def deliver_quietly(journal: Journal, handoff: OpenHandoff) -> None:
 
 async def deliver(journal: Journal, handoff: OpenHandoff) -> None:
     """Carry out what the source's entry means for the target, exactly once however often it is called."""
-    ((_, fact),) = await journal.facts(handoff.source_run_id, after=handoff.rev - 1, limit=1)
-    command = _command(handoff, fact)
-    executed = await journal.execute(handoff.target_run_id, command, closes=(handoff.source_run_id, handoff.kind))
+    executed = await _execute(journal, handoff)
+    if executed.decision.refusal == "not_found":
+        # A cancel that overtook the start of its child: without the child it would be lost, and the child would run.
+        await _deliver_start(journal, handoff)
+        executed = await _execute(journal, handoff)
     if executed.at is None:
         # Already known there, or not wanted any more: only the row is left to remove.
         await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
+
+
+async def _execute(journal: Journal, handoff: OpenHandoff) -> Executed:
+    ((_, fact),) = await journal.facts(handoff.source_run_id, after=handoff.rev - 1, limit=1)
+    closes = (handoff.source_run_id, handoff.kind)
+    return await journal.execute(handoff.target_run_id, _command(handoff, fact), closes=closes)
+
+
+async def _deliver_start(journal: Journal, handoff: OpenHandoff) -> None:
+    sql = "SELECT rev FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
+    for (rev,) in await journal.store.fetch(sql, handoff.target_run_id, handoff.source_run_id, "start"):
+        await deliver(journal, handoff._replace(kind="start", rev=rev))
 
 
 def _command(handoff: OpenHandoff, fact: facts.Fact) -> Command:

@@ -97,14 +97,7 @@ class Journal:
         _check_range(after, limit)
         if _view(thread) is not None:
             return [decoded(entry) for entry in await self._read_view(thread, after, limit)]
-        # The head first: what is committed between the two reads only adds to the entries.
-        head = await self._recorded_head(thread)
-        entries = await self._store.read(thread, after, limit)
-        found = [decoded(entry) for entry in proved(entries, after=after)]
-        reached = entries[-1].rev if entries else after
-        if reached < head and (limit is None or len(entries) < limit):
-            raise missing(thread, reached + 1)
-        return found
+        return [decoded(entry) for entry in await self._read_thread(thread, after, limit)]
 
     async def tail(self, cursors: Mapping[str, int], limit: int = 1_000) -> list[JournalEntry]:
         """What is new on several threads, each after its own revision.
@@ -206,8 +199,7 @@ class Journal:
     ) -> list[tuple[Entry, Fact]]:
         """The run's entries with their facts, each proved."""
         _check_range(after, limit)
-        thread = RUN_PREFIX + run_id
-        entries = proved(await self._store.read(thread, after, limit, until_at=until_at), after=after)
+        entries = await self._read_thread(RUN_PREFIX + run_id, after, limit, until_at=until_at)
         return [(entry, fact_of(entry)) for entry in entries]
 
     async def facts_at(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Fact]:
@@ -239,13 +231,28 @@ class Journal:
         """Deliver every open handoff; answer how many there were. Safe to repeat, safe to run anywhere."""
         return await handoffs.sweep(self)
 
-    async def _recorded_head(self, thread: str) -> int:
-        """The revision that the rows give as the thread's last, or 0 where they say nothing."""
+    async def _read_thread(
+        self, thread: str, after: int, limit: int | None, *, until_at: int | None = None
+    ) -> list[Entry]:
+        """A thread's entries, each proved. Lost ones are missed between others and at the end: rows know the head."""
+        # The head first: what is committed between the two reads only adds entries.
+        head, head_at = await self._recorded_head(thread)
+        entries = list(proved(await self._store.read(thread, after, limit, until_at=until_at), after=after))
+        reached = entries[-1].rev if entries else after
+        cut = limit is not None and len(entries) >= limit
+        if reached < head and not cut and (until_at is None or head_at <= until_at):
+            raise missing(thread, reached + 1)
+        return entries
+
+    async def _recorded_head(self, thread: str) -> tuple[int, int]:
+        """The revision and instant that the rows give as the thread's last; zeros where they say nothing."""
         if thread.startswith(RUN_PREFIX):
-            rows = await self._store.fetch("SELECT rev FROM {s}runs WHERE run_id = $1", thread.removeprefix(RUN_PREFIX))
+            sql, name = "SELECT rev, at FROM {s}runs WHERE run_id = $1", thread.removeprefix(RUN_PREFIX)
         else:
-            rows = await self._store.fetch("SELECT rev FROM {s}threads WHERE thread = $1", thread)
-        return rows[0][0] if rows else 0
+            sql, name = "SELECT rev, at FROM {s}threads WHERE thread = $1", thread
+        for rev, at in await self._store.fetch(sql, name):
+            return rev, at
+        return 0, 0
 
     async def _read_view(self, thread: str, after: int, limit: int | None) -> list[Entry]:
         view = _view(thread)

@@ -120,7 +120,7 @@ def _remember(state: RunState, decided: Sequence[Fact], at: int, limits: Limits)
 
 
 def _fences(command: Any) -> list[Fence]:
-    return [Fence(command.runnable_key, command.claim_id, command.token_hash)]
+    return [Fence(command.runnable_key, command.claim_id, command.claim_token_hash)]
 
 
 def _holds_already(state: RunState, command: Any) -> bool:

@@ -145,7 +145,7 @@ def _work_row(state: RunState, work: Work) -> Row:
         work.input_rev,
         claim.owner_id if claim else None,
         claim.claim_id if claim else None,
-        claim.token_hash if claim else None,
+        claim.claim_token_hash if claim else None,
         claim.lease_until if claim else None,
     )
 

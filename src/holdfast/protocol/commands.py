@@ -25,7 +25,7 @@ class ClaimCommand(Command, frozen=True, kw_only=True):
 
     runnable_key: str = ROOT
     claim_id: str
-    token_hash: str
+    claim_token_hash: str
 
 
 class Create(Command, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ def _fence(state: RunState, command: ClaimCommand, now: int) -> str | None:
         return "stale_claim"
     if state.terminal:
         return "terminal_run"
-    return judge_fence(state, command.runnable_key, command.claim_id, command.token_hash, now)
+    return judge_fence(state, command.runnable_key, command.claim_id, command.claim_token_hash, now)
 
 
 def _create(state: RunState, command: commands.Create, now: int) -> Decision:
@@ -102,7 +102,7 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
     """Take over: close the tick that lost its lease, then claim — or end a run that must not be tried again."""
     if state.terminal:
         return Decision(refusal="terminal_run")
-    refusal = judge_claim(state, command.runnable_key, command.claim_id, command.token_hash, now)
+    refusal = judge_claim(state, command.runnable_key, command.claim_id, command.claim_token_hash, now)
     if refusal:
         return Decision(refusal=refusal)
     work = state.work[command.runnable_key]
@@ -122,7 +122,7 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
     claimed = facts.AttemptClaimed(
         runnable_key=work.key,
         claim_id=command.claim_id,
-        token_hash=command.token_hash,
+        claim_token_hash=command.claim_token_hash,
         owner_id=command.owner_id,
         lease_us=command.lease_us,
         attempt=work.attempt,
@@ -137,7 +137,7 @@ def _heartbeat(state: RunState, command: commands.Heartbeat, now: int) -> Decisi
     beat = facts.AttemptHeartbeat(
         runnable_key=command.runnable_key,
         claim_id=command.claim_id,
-        token_hash=command.token_hash,
+        claim_token_hash=command.claim_token_hash,
         lease_us=command.lease_us,
     )
     return Decision(facts=(beat,))
@@ -229,7 +229,7 @@ def _settle_step(state: RunState, command: commands.Settle, result_digest: str) 
     fence: dict[str, Any] = {
         "runnable_key": command.runnable_key,
         "claim_id": command.claim_id,
-        "token_hash": command.token_hash,
+        "claim_token_hash": command.claim_token_hash,
         "result_digest": result_digest,
         "repaired": command.repaired,
     }
@@ -274,7 +274,7 @@ def _release(state: RunState, command: commands.Release, now: int) -> Decision:
         from_seq=_claimed_rev(state, command.claim_id),
         reason="released",
         runnable_key=command.runnable_key,
-        token_hash=command.token_hash,
+        claim_token_hash=command.claim_token_hash,
         keep=command.keep,
     )
     return Decision(facts=(released,))
@@ -428,7 +428,7 @@ def _finish_child(state: RunState, command: commands.FinishChild, now: int) -> D
 def _settled(command: commands.Settle, outcome: str, result_digest: str, **fields: Any) -> facts.TickSettled:
     return facts.TickSettled(
         claim_id=command.claim_id,
-        token_hash=command.token_hash,
+        claim_token_hash=command.claim_token_hash,
         outcome=outcome,
         result_digest=result_digest,
         repaired=command.repaired,
@@ -441,7 +441,7 @@ def _terminal(command: commands.Settle, status: str, result_digest: str, **field
         status=status,
         runnable_key=command.runnable_key,
         claim_id=command.claim_id,
-        token_hash=command.token_hash,
+        claim_token_hash=command.claim_token_hash,
         result_digest=result_digest,
         repaired=command.repaired,
         **fields,

@@ -53,11 +53,15 @@ def fold(state: RunState, entries: Iterable[tuple[Fact, int]]) -> RunState:
     return state
 
 
-def judge_fence(state: RunState, key: str, claim_id: str, token_hash: str | None, at: int) -> str | None:
+def judge_fence(state: RunState, key: str, claim_id: str, claim_token_hash: str | None, at: int) -> str | None:
     """Why this claim may not act now, or None if it may. The lease's end itself is too late."""
     work = state.work.get(key)
     claim = work.claim if work else None
-    if claim is None or claim.claim_id != claim_id or (token_hash is not None and claim.token_hash != token_hash):
+    if (
+        claim is None
+        or claim.claim_id != claim_id
+        or (claim_token_hash is not None and claim.claim_token_hash != claim_token_hash)
+    ):
         return "stale_claim"
     return None if claim.holds(at) else "expired_claim"
 
@@ -70,12 +74,12 @@ def judge_repeat(state: RunState, claim_id: str, result_digest: str | None) -> s
     return "repeat" if tick.result_digest == result_digest else "conflicting_completion"
 
 
-def judge_claim(state: RunState, key: str, claim_id: str, token_hash: str, at: int) -> str | None:
+def judge_claim(state: RunState, key: str, claim_id: str, claim_token_hash: str, at: int) -> str | None:
     """Why the item may not be claimed now, or None if it may, or if this very claim holds it already."""
     work = state.work.get(key)
     if work is None:
         return "terminal_attempt" if _is_over(state, key) else "unknown_runnable_intent"
-    if work.claim and work.claim.claim_id == claim_id and work.claim.token_hash == token_hash:
+    if work.claim and work.claim.claim_id == claim_id and work.claim.claim_token_hash == claim_token_hash:
         return None
     if claim_id in state.ticks:
         return "stale_claim"
@@ -151,7 +155,7 @@ def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
 
 
 def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
-    refusal = judge_claim(state, fact.runnable_key, fact.claim_id, fact.token_hash, at)
+    refusal = judge_claim(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal:
         return _refuse(state, fact, refusal)
     work = state.work[fact.runnable_key]
@@ -163,12 +167,12 @@ def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
     state = replace(state, ticks=state.ticks.set(tick.tick_id, tick), started_at=_first(state.started_at, at))
     if work.key == ROOT:
         state = replace(state, wake_at=None)
-    claim = Claim(fact.claim_id, fact.token_hash, fact.owner_id, at + fact.lease_us)
+    claim = Claim(fact.claim_id, fact.claim_token_hash, fact.owner_id, at + fact.lease_us)
     return state.with_work(replace(work, claim=claim, waiting=False, deliveries=work.deliveries + 1))
 
 
 def _heartbeat(state: RunState, fact: facts.AttemptHeartbeat, at: int) -> RunState:
-    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.token_hash, at)
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal:
         return _refuse(state, fact, refusal)
     work = state.work[fact.runnable_key]
@@ -234,8 +238,8 @@ def _abandoned(state: RunState, fact: facts.TickAbandoned, at: int) -> RunState:
     tick = state.ticks.get(fact.tick_id)
     if tick and tick.outcome in ("abandoned", "released"):
         return state
-    token_hash = fact.token_hash if fact.reason == "released" else None
-    verdict = judge_fence(state, fact.runnable_key, fact.tick_id, token_hash, at)
+    claim_token_hash = fact.claim_token_hash if fact.reason == "released" else None
+    verdict = judge_fence(state, fact.runnable_key, fact.tick_id, claim_token_hash, at)
     if fact.reason == "released":
         return _refuse(state, fact, verdict) if verdict else _release(state, fact.runnable_key, at)
     if verdict != "expired_claim":
@@ -454,7 +458,7 @@ def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
     """The library speaks freely; a handler only while it holds its claim."""
     if fact.tick_id is None:
         return state
-    refusal = judge_fence(state, fact.runnable_key, fact.tick_id, fact.token_hash, at)
+    refusal = judge_fence(state, fact.runnable_key, fact.tick_id, fact.claim_token_hash, at)
     return _refuse(state, fact, refusal) if refusal else state
 
 
@@ -466,7 +470,7 @@ def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
 
 
 def _judge_result(state: RunState, fact: Any, at: int) -> str | None:
-    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.token_hash, at)
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal is None:
         return None
     return judge_repeat(state, fact.claim_id, fact.result_digest) or refusal

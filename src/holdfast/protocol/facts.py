@@ -41,7 +41,7 @@ class Fenced(Fact, frozen=True, kw_only=True):
 
     runnable_key: str = ROOT
     claim_id: str
-    token_hash: str
+    claim_token_hash: str
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -123,7 +123,7 @@ class TickAbandoned(Fact, frozen=True, kw_only=True):
     from_seq: Count
     reason: str
     runnable_key: str = ROOT
-    token_hash: str | None = None
+    claim_token_hash: str | None = None
     keep: list[list[int]] = []
 
 
@@ -138,7 +138,7 @@ class RunTerminal(Fact, frozen=True, kw_only=True):
     error_kind: str | None = None
     runnable_key: str = ROOT
     claim_id: str | None = None
-    token_hash: str | None = None
+    claim_token_hash: str | None = None
     result_digest: str | None = None
     repaired: bool = False
 
@@ -172,7 +172,7 @@ class ManualStepPaused(Fact, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "manual_step_paused"
     step: str
-    boundary: str
+    boundary: str = msgspec.field(name="kind")
     metadata: dict[str, Any] = {}
     expires_us: Duration | None = None
     repaired: bool = False
@@ -292,7 +292,7 @@ class Event(Fact, frozen=True, kw_only=True):
     data: Any = None
     tick_id: str | None = None
     runnable_key: str = ROOT
-    token_hash: str | None = None
+    claim_token_hash: str | None = None
     attempt: Count = 0
     repaired: bool = False
 
@@ -333,7 +333,8 @@ KINDS: dict[str, type[Fact]] = {
 }
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
-    kind: tuple(field.name for field in msgspec.structs.fields(cls) if field.required) for kind, cls in KINDS.items()
+    kind: tuple(field.encode_name for field in msgspec.structs.fields(cls) if field.required)
+    for kind, cls in KINDS.items()
 }
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(cls) for kind, cls in KINDS.items()}
 

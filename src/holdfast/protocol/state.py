@@ -52,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True):
     """Someone's right to work on an item, until `lease_until`."""
 
     claim_id: str
-    token_hash: str
+    claim_token_hash: str
     owner_id: str
     lease_until: int
 

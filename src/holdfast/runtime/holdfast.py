@@ -12,7 +12,7 @@ from holdfast import ambient
 from holdfast.ambient import Clock
 from holdfast.errors import Conflict, DatabaseError, InvalidValue, LeaseLost, NotFound
 from holdfast.fsck import FsckReport, fsck, rebuild
-from holdfast.identity import check_id, check_name, new_id, token_hash
+from holdfast.identity import check_id, check_name, hash_token, new_id
 from holdfast.journal import Executed, Journal, Limits, RunPlanner
 from holdfast.moments import from_us, to_us
 from holdfast.protocol import commands, facts
@@ -203,7 +203,7 @@ class Holdfast:
             queues=(check_id(self.queue if queue is None else queue, "queue"),),
             clogs=None if clogs is None else tuple(check_id(clog, "clog_id") for clog in clogs),
             claim_ids=tuple(tokens),
-            token_hashes=tuple(token_hash(token) for token in tokens.values()),
+            claim_token_hashes=tuple(hash_token(token) for token in tokens.values()),
             owner_id=check_id(self.owner_id if owner is None else owner, "owner"),
             lease_us=self._lease_us(lease_ms),
         )
@@ -219,7 +219,7 @@ class Holdfast:
     async def heartbeat(self, claim: Claim, lease_ms: int | None = None) -> datetime:
         """Start the lease anew and answer its end. A lost claim raises `LeaseLost`."""
         lease_us = self._lease_us(lease_ms)
-        beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, token_hash(claim.token))
+        beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, hash_token(claim.token))
         for beaten in await self._store.heartbeat([beat], lease_us):
             return from_us(beaten.lease_until)
         # Not extended at once: it is lost, or someone is writing to the run this very moment. Ask alone.
@@ -350,7 +350,7 @@ class Holdfast:
         command = commands.Claim(
             runnable_key=item.key,
             claim_id=claim_id,
-            token_hash=token_hash(tokens[claim_id]),
+            claim_token_hash=hash_token(tokens[claim_id]),
             owner_id=request.owner_id,
             lease_us=request.lease_us,
         )
@@ -402,7 +402,7 @@ def _fence(claim: Claim) -> dict[str, Any]:
     return {
         "runnable_key": claim.runnable_key,
         "claim_id": claim.claim_id,
-        "token_hash": token_hash(claim.token),
+        "claim_token_hash": hash_token(claim.token),
     }
 
 

@@ -175,7 +175,7 @@ class Postgres:
             request.queues or (),
             request.clogs,
             request.claim_ids,
-            request.token_hashes,
+            request.claim_token_hashes,
             request.owner_id,
             request.lease_us,
             commit_id,

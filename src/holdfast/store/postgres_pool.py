@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
@@ -84,7 +84,7 @@ async def connect(address: Address, setup: str) -> Any:
             await connection.execute(setup)
         except BaseException as error:
             connection.terminate()
-            raise mapped(error, Busy) from error
+            raise_mapped(error, Busy)
     return connection
 
 
@@ -105,8 +105,8 @@ class Connections:
         try:
             answer = await job(connection)
         except BaseException as error:
-            self._give_back(connection, at_rest=isinstance(error, asyncpg.PostgresError | HoldfastError | Busy))
-            raise mapped(error, lost) from error
+            self._give_back(connection, at_rest=_leaves_at_rest(error))
+            raise_mapped(error, lost)
         self._give_back(connection, at_rest=True)
         return answer
 
@@ -118,7 +118,8 @@ class Connections:
 
     async def _take(self) -> Any:
         try:
-            await asyncio.wait_for(self._slots.acquire(), SLOT_TIMEOUT_S if self._slots.locked() else None)
+            async with asyncio.timeout(SLOT_TIMEOUT_S if self._slots.locked() else None):
+                await self._slots.acquire()
         except TimeoutError:
             raise Busy(f"all {self._size} connections were in use for {SLOT_TIMEOUT_S:.0f} s") from None
         try:
@@ -164,6 +165,20 @@ _WORDS = {
     "42P01": ("not_migrated", "a table is missing; run migrate"),
     "42883": ("not_migrated", "a function is missing; run migrate"),
 }
+
+
+def _leaves_at_rest(error: BaseException) -> bool:
+    """Whether a connection can be lent again after this. Of a fatal error the server takes its leave."""
+    if isinstance(error, asyncpg.PostgresError):
+        return error.severity_en not in ("FATAL", "PANIC")
+    return isinstance(error, HoldfastError | Busy)
+
+
+def raise_mapped(error: BaseException, lost: type[Busy] | type[OutcomeUnknown]) -> NoReturn:
+    meaning = mapped(error, lost)
+    if meaning is error:
+        raise error
+    raise meaning from error
 
 
 def mapped(error: BaseException, lost: type[Busy] | type[OutcomeUnknown]) -> BaseException:

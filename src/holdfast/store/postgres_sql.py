@@ -64,7 +64,7 @@ _VERDICT = """
     ),
     t AS MATERIALIZED (
         -- Counting the locks makes the clock wait for the last of them.
-        SELECT coalesce($1::bigint, {clock}) AS now
+        SELECT coalesce($1::bigint, {clock}) AS now FROM (SELECT count(*) FROM l) locked
     ),
     heads AS MATERIALIZED (
         SELECT x.m, max(x.rev) AS rev, max(x.expected) AS expected, greatest(max(x.at), (SELECT now FROM t)) AS at
@@ -90,11 +90,11 @@ _FENCES = """broken AS MATERIALIZED (
             SELECT w.lease_until
             FROM {{s}}work w
             WHERE w.run_id = f.run_id AND w.key = f.key
-              AND w.claim_id = f.claim_id AND w.claim_token_hash = f.token_hash
+              AND w.claim_id = f.claim_id AND w.claim_token_hash = f.claim_token_hash
         ), true)
     ),"""
 _FENCED = "AND h.m <> ALL ((SELECT m FROM broken)::int[])"
-_FENCE_COLUMNS = {"m": "int", "run_id": "text", "key": "text", "claim_id": "text", "token_hash": "text"}
+_FENCE_COLUMNS = {"m": "int", "run_id": "text", "key": "text", "claim_id": "text", "claim_token_hash": "text"}
 _ENTRY_COLUMNS = {"m": "int", "thread": "text", "rev": "int", "kind": "text", "data": "text", "digest": "bytea"}
 _REQUEST_COLUMNS = tuple(name for name in SliceRequest._fields if name != "whole")
 # A run may have thousands of ticks: these few are found by their ids, never among all ticks of the run.
@@ -351,19 +351,19 @@ def _beat_text(locking: str) -> str:
     WITH l AS MATERIALIZED (
         SELECT x.*, r.rev, r.at, r.cancel_requested_at
         FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[])
-            WITH ORDINALITY AS x (run_id, key, claim_id, token_hash, data, digest, m)
+            WITH ORDINALITY AS x (run_id, key, claim_id, claim_token_hash, data, digest, m)
         JOIN {{s}}runs r ON {_same("r.run_id", "x.run_id")}
         ORDER BY x.run_id COLLATE "C"
         FOR UPDATE OF r {locking}
     ),
     t AS MATERIALIZED (
-        SELECT coalesce($1::bigint, {CLOCK}) AS now
+        SELECT coalesce($1::bigint, {CLOCK}) AS now FROM (SELECT count(*) FROM l) locked
     ),
     beaten AS (
         UPDATE {{s}}work w SET lease_until = greatest(t.now, l.at) + $3::bigint
         FROM l CROSS JOIN t
         WHERE {_same("w.run_id", "l.run_id")} AND w.key = l.key AND w.claim_id = l.claim_id
-          AND w.claim_token_hash = l.token_hash AND w.lease_until > greatest(t.now, l.at)
+          AND w.claim_token_hash = l.claim_token_hash AND w.lease_until > greatest(t.now, l.at)
         RETURNING l.*, greatest(t.now, l.at) AS instant
     ),
     n AS MATERIALIZED (

@@ -444,14 +444,14 @@ _DUE = """
 
 def _claim(connection: sqlite3.Connection, request: ClaimRequest, now: int, commit_id: int) -> list[Claimed]:
     """Take what is due, highest priority first, oldest first within one; leases that ran out are only named."""
-    tickets = list(zip(request.claim_ids, request.token_hashes, strict=True))[::-1]
+    tickets = list(zip(request.claim_ids, request.claim_token_hashes, strict=True))[::-1]
     answer: list[Claimed] = []
     for item in _due(connection, request, now):
         if item["claim_id"] is not None:
             answer.append(Claimed(item["run_id"], item["key"], None, now))
             continue
-        claim_id, token_hash = tickets.pop()
-        at = _take(connection, request, item, (claim_id, token_hash), now, commit_id)
+        claim_id, claim_token_hash = tickets.pop()
+        at = _take(connection, request, item, (claim_id, claim_token_hash), now, commit_id)
         answer.append(Claimed(item["run_id"], item["key"], claim_id, at))
     return answer
 
@@ -485,7 +485,7 @@ def _take(
     commit_id: int,
 ) -> int:
     run_id, key = item["run_id"], item["key"]
-    claim_id, token_hash = ticket
+    claim_id, claim_token_hash = ticket
     head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (run_id,)).fetchone()
     at: int = max(now, head["at"])
     rev = head["rev"] + 1
@@ -495,7 +495,7 @@ def _take(
         SET owner_id = ?, claim_id = ?, claim_token_hash = ?, lease_until = ?, waiting = 0, deliveries = deliveries + 1
         WHERE run_id = ? AND key = ?
         """,
-        (request.owner_id, claim_id, token_hash, at + request.lease_us, run_id, key),
+        (request.owner_id, claim_id, claim_token_hash, at + request.lease_us, run_id, key),
     )
     is_root = key == ""
     connection.execute(
@@ -511,7 +511,7 @@ def _take(
         "INSERT INTO ticks (tick_id, run_id, key, claimed_rev, started_at) VALUES (?, ?, ?, ?, ?)",
         (claim_id, run_id, key, rev, at),
     )
-    entry = request.entry(key, item["attempt"], claim_id, token_hash)
+    entry = request.entry(key, item["attempt"], claim_id, claim_token_hash)
     _write_entries(connection, f"run:{run_id}", [entry], rev - 1, at, commit_id)
     return at
 

@@ -20,7 +20,9 @@ def check_place(path: Path, mounts: Path = _MOUNTS) -> None:
     """Refuse a file that SQLite cannot keep safe here, in words."""
     folder = path.parent
     if not os.path.isdir(folder):
-        raise DatabaseError(f"the folder {folder} does not exist; create it first", code="database_unusable")
+        raise DatabaseError(
+            f"the folder {folder} does not exist or cannot be reached; create it first", code="database_unusable"
+        )
     if os.path.isdir(path):
         raise DatabaseError(f"{path} is a folder; name a file in it", code="database_unusable")
     target = path if os.path.exists(path) else folder

@@ -39,6 +39,7 @@ from holdfast.store.types import (
 
 PAGE = 1_000
 PLACES_MAX = 100
+DOUBT_S = 1.0
 
 
 class RunRows(NamedTuple):
@@ -124,16 +125,29 @@ class Store(Generic[S]):
         if request.queues is None:
             request = request._replace(queues=await self._queues())
         commit_id = ambient.random_bits(62)
+        try:
+            return await patiently(lambda: self._database.claim(request, commit_id))
+        except (OutcomeUnknown, Rejected) as error:
+            return await self._claim_again(request, commit_id, error)
+
+    async def _claim_again(self, request: ClaimRequest, commit_id: int, doubt: Exception) -> list[Claimed]:
+        """A claim's fate is unknown: its ids show what it took. A commit still on its way has a moment to arrive."""
         patience = Patience()
+        settled = ambient.monotonic() + DOUBT_S
         while True:
+            claimed = await self._claimed(request.claim_ids)
+            if claimed:
+                return claimed
+            await patience.pause(OutcomeUnknown(str(doubt)))
             try:
-                return await patiently(lambda: self._database.claim(request, commit_id))
+                found = await patiently(lambda: self._database.claim(request, commit_id))
             except (OutcomeUnknown, Rejected) as error:
-                # Rejected: the lost commit arrived late, so its ticks already carry these ids.
-                claimed = await self._claimed(request.claim_ids)
-                if claimed:
-                    return claimed
-                await patience.pause(OutcomeUnknown(str(error)))
+                # Rejected: the lost commit arrived meanwhile, so its ticks already carry these ids.
+                doubt = error
+                continue
+            # Nothing free to take may mean that the lost commit still locks what it took.
+            if any(item.claim_id for item in found) or ambient.monotonic() >= settled:
+                return found
 
     async def heartbeat(self, beats: Sequence[Beat], lease_us: int) -> list[Beaten]:
         """Extend the leases that can be extended at once. A claim without an answer must be asked for alone."""

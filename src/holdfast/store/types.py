@@ -43,7 +43,7 @@ class Fence(NamedTuple):
 
     key: str
     claim_id: str
-    token_hash: str
+    claim_token_hash: str
 
 
 class Changes(msgspec.Struct):
@@ -181,17 +181,18 @@ class ClaimRequest(NamedTuple):
     queues: tuple[str, ...] | None
     clogs: tuple[str, ...] | None
     claim_ids: tuple[str, ...]
-    token_hashes: tuple[str, ...]
+    claim_token_hashes: tuple[str, ...]
     owner_id: str
     lease_us: int
 
-    def entry(self, key: str, attempt: int, claim_id: str, token_hash: str) -> NewEntry:
+    def entry(self, key: str, attempt: int, claim_id: str, claim_token_hash: str) -> NewEntry:
         """The line a claim leaves. Both databases write the same text; Postgres composes it in its function."""
         data = (
             (f'{{"attempt":{attempt},' if attempt else "{")
-            + f'"claim_id":"{claim_id}","lease_us":{self.lease_us},"owner_id":"{self.owner_id}"'
+            + f'"claim_id":"{claim_id}","claim_token_hash":"{claim_token_hash}"'
+            + f',"lease_us":{self.lease_us},"owner_id":"{self.owner_id}"'
             + (f',"runnable_key":"{key}"' if key else "")
-            + f',"token_hash":"{token_hash}","v":1}}'
+            + ',"v":1}'
         )
         return NewEntry("attempt_claimed", data, line_digest("attempt_claimed", data))
 
@@ -211,12 +212,13 @@ class Beat(NamedTuple):
     run_id: str
     key: str
     claim_id: str
-    token_hash: str
+    claim_token_hash: str
 
     def entry(self, lease_us: int) -> NewEntry:
         """The line a heartbeat leaves."""
         key = f',"runnable_key":"{self.key}"' if self.key else ""
-        data = f'{{"claim_id":"{self.claim_id}","lease_us":{lease_us}{key},"token_hash":"{self.token_hash}","v":1}}'
+        fence = f'"claim_id":"{self.claim_id}","claim_token_hash":"{self.claim_token_hash}"'
+        data = f'{{{fence},"lease_us":{lease_us}{key},"v":1}}'
         return NewEntry("attempt_heartbeat", data, line_digest("attempt_heartbeat", data))
 
 

@@ -259,9 +259,10 @@ fresh AS MATERIALIZED (
 body AS MATERIALIZED (
     SELECT f.*,
         '{' || CASE WHEN f.attempt > 0 THEN '"attempt":' || f.attempt || ',' ELSE '' END
-        || '"claim_id":"' || f.claim_id || '","lease_us":' || in_lease || ',"owner_id":"' || in_owner || '"'
+        || '"claim_id":"' || f.claim_id || '","claim_token_hash":"' || f.hash
+        || '","lease_us":' || in_lease || ',"owner_id":"' || in_owner || '"'
         || CASE WHEN f.key <> '' THEN ',"runnable_key":"' || f.key || '"' ELSE '' END
-        || ',"token_hash":"' || f.hash || '","v":1}' AS data
+        || ',"v":1}' AS data
     FROM fresh f
 ),
 leased AS (
