@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from tests.contract.builders import assert_sound
+from tests.contract.faulty import FaultyDatabase, with_faults
 
 BREAKS_ON_PURPOSE = frozenset({"test_fsck", "test_invalid_entries", "test_rebuild"})
 """Modules whose tests leave damage behind, because damage is what they are about."""
@@ -20,3 +21,11 @@ async def hf(hf: Holdfast, request: pytest.FixtureRequest) -> AsyncIterator[Hold
     expected = request.module.__name__.rpartition(".")[2] in BREAKS_ON_PURPOSE
     if not expected and request.node.get_closest_marker("xfail") is None:
         await assert_sound(hf)
+
+
+@pytest.fixture
+async def faults(hf: Holdfast) -> AsyncIterator[FaultyDatabase]:
+    """The database under `hf`, ready to be struck. What was to go wrong must have gone wrong by the end."""
+    faulty = with_faults(hf)
+    yield faulty
+    assert faulty.is_quiet

@@ -255,6 +255,22 @@ async def test_a_released_claim_leaves_no_trace_in_the_counters(hf: Holdfast) ->
     assert await kinds(hf, claim.run_id, after=2) == ["tick_abandoned", "attempt_claimed"]
 
 
+@pytest.mark.clause("H-S8", "C-16")
+async def test_a_clock_that_is_set_back_lengthens_leases_and_reverses_nothing(hf: Holdfast, clock: FakeClock) -> None:
+    claim = await active(hf)
+    claimed_at = clock.now()
+
+    clock.advance(-600)
+    await hf.emit(claim, "text", "from the past")
+    until = await hf.heartbeat(claim)
+    clock.advance(600 + LEASE_S - INSTANT)
+
+    assert until == claim.lease_until
+    assert {entry.at for entry in await entries(hf, claim.run_id)} == {claimed_at}
+    assert await hf.claim_next() == []
+    assert (await hf.complete(claim)).status == "done"
+
+
 @pytest.mark.clause("O-35", "O-12")
 async def test_every_outcome_releases_the_lock(hf: Holdfast) -> None:
     for outcome in (Ok(), Wait(seconds=60), Retry("later"), Done(), Fail("broken")):

@@ -230,6 +230,9 @@ async def test_bytes_that_are_no_text_are_named_like_any_other_fault(hf: Holdfas
         assert caught.value.rev == BROKEN, way
 
 
+CHILD = {"child_run_id": "c", "clog_id": "c", "child_key": "k"}
+
+
 class TestMalformedFacts:
     """The low-level journal takes no entry that could not be read back."""
 
@@ -260,7 +263,7 @@ class TestMalformedFacts:
             (entry("event", type="text", attempt=-1), "Expected `int` >= 0"),
             (entry("event", type="text", attempt=True), "Expected `int`, got `bool`"),
             (entry("event", type="text", v=2), "version 2, known is 1"),
-            (entry("manual_step_paused", step="x", boundary="pause", metadata=[1]), "Expected `object`, got `array`"),
+            (entry("child_run_started", **CHILD, metadata=[1]), "Expected `object`, got `array`"),
             ({"kind": "event"}, "must be an object, got NoneType"),
             ({"kind": "event", "data": [1]}, "must be an object, got list"),
             ({"data": {}}, 'an object with "kind" (text) and "data"'),

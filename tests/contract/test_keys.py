@@ -81,7 +81,6 @@ async def test_a_keyed_signal_repeated_answers_the_first_receipt(hf: Holdfast) -
 
 
 @pytest.mark.clause("C-26")
-@pytest.mark.xfail(reason="the receipt of a late signal is not remembered with its key", strict=True)
 async def test_a_keyed_signal_after_the_end_answers_the_same_refusal_again(hf: Holdfast) -> None:
     claim = await active(hf)
     await hf.complete(claim, Done())

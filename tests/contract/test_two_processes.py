@@ -52,7 +52,6 @@ async def assert_told_the_truth(holdfast: Holdfast, reports: list[Report]) -> No
         *readings_are_prefixes(readings, threads),
     ]
     assert problems == []
-    assert {call.outcome for call in calls} == {"ok", "refused"}
 
 
 def assert_fair(reports: list[Report]) -> None:
@@ -60,7 +59,7 @@ def assert_fair(reports: list[Report]) -> None:
     assert [report.name for report in reports if report.longest_s > WAIT_S_MAX] == []
     for part in set(CAST.values()):
         commits = sorted(report.commits for report in reports if CAST[report.name] == part)
-        assert commits[0] * 5 > commits[-1] > 0
+        assert commits[0] * 10 > commits[-1] > 0
 
 
 def perform(url: str) -> list[Report]:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast import Conflict, Done, Holdfast, SignalReceipt
-from holdfast.protocol.values import canonical, digest
-from holdfast.store import Append, NewEntry
+from holdfast import Holdfast, SignalReceipt
 from tests.conftest import IN_PROCESS, FakeClock
-from tests.contract.builders import assert_sound, create, idle, kinds, look, note, texts
+from tests.contract.builders import assert_sound, create, idle, kinds
 from tests.contract.faulty import WRITE_FAULTS, Fault, FaultyDatabase, with_faults
 from tests.contract.operations import OPERATIONS, Scene
 
 pytestmark = pytest.mark.parametrize("configuration", IN_PROCESS)
-
-
-@pytest.fixture
-async def faults(hf: Holdfast) -> AsyncIterator[FaultyDatabase]:
-    """The database under `hf`, ready to be struck. What was to go wrong must have gone wrong by the end."""
-    faulty = with_faults(hf)
-    yield faulty
-    assert faulty.is_quiet
 
 
 def in_peace() -> None:
@@ -144,44 +133,3 @@ async def test_a_caller_who_loses_again_and_again_takes_the_lock_and_still_write
 
         assert receipt == SignalReceipt(True, None, 2)
         assert await kinds(hf, run.run_id) == ["run_created", "signal_received"]
-
-
-@pytest.mark.clause("S-07", "S-09")
-@pytest.mark.parametrize(("fault", "wins"), [("lost", False), ("unanswered", True)])
-async def test_an_append_of_unknown_fate_never_hides_anothers(
-    hf: Holdfast, faults: FaultyDatabase, fault: Fault, wins: bool
-) -> None:
-    await hf.journal.append("notes", [note("first")])
-
-    async def rival() -> None:
-        line = canonical({"text": "rival"})
-        entry = NewEntry("note", line, digest("note", line))
-        await faults.real.append([Append("notes", [entry], 2 if wins else 1)], 1)
-
-    faults.strike("append", fault)
-    faults.then("fetch", rival)
-    ours = asyncio.create_task(hf.journal.append("notes", [note("ours")], expected_rev=1))
-    (answer,) = await asyncio.gather(ours, return_exceptions=True)
-
-    assert answer == 2 if wins else isinstance(answer, Conflict)
-    assert texts(await hf.journal.read("notes")) == ["first", *(["ours"] if wins else []), "rival"]
-
-
-@pytest.mark.clause("C-6", "S-63")
-async def test_a_run_that_ends_between_its_claim_and_the_answer_costs_the_others_nothing(
-    hf: Holdfast, clock: FakeClock, faults: FaultyDatabase
-) -> None:
-    for name in ("a", "b", "c"):
-        await create(hf, run_id=name)
-        clock.advance(0.001)
-
-    async def cancel() -> None:
-        await hf.cancel("b", force=True)
-
-    faults.then("claim", cancel)
-    claims = await hf.claim_next(limit=3)
-
-    assert [claim.run_id for claim in claims] == ["a", "c"]
-    assert (await look(hf, "b")).status == "cancelled"
-    for claim in claims:
-        assert (await hf.complete(claim, Done(1))).status == "done"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.journal.entries import JournalEntry
-from holdfast.journal.journal import Executed, Journal
-from holdfast.journal.planner import Limits, RunPlanner
+from holdfast.journal.journal import Journal
+from holdfast.journal.planner import Executed, Limits, RunPlanner
 
 __all__ = ["Executed", "Journal", "JournalEntry", "Limits", "RunPlanner"]

@@ -6,16 +6,28 @@ ever has to lock a second run. Delivery is at once; the sweep finds what a crash
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.journal.planner import Executed
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
+from holdfast.protocol.facts import Fact
+from holdfast.protocol.state import RunState
+from holdfast.store import Entry, Store
 
-if TYPE_CHECKING:
-    from holdfast.journal.journal import Executed, Journal
+
+class Carrier(Protocol):
+    """What delivery needs of the journal."""
+
+    @property
+    def store(self) -> Store[RunState]: ...
+
+    async def facts(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[Entry, Fact]]: ...
+
+    async def execute(self, run_id: str, command: Command, *, closes: tuple[str, str] | None = None) -> Executed: ...
 
 
 class OpenHandoff(NamedTuple):
@@ -27,7 +39,7 @@ class OpenHandoff(NamedTuple):
     rev: int
 
 
-async def sweep(journal: Journal) -> int:
+async def sweep(journal: Carrier) -> int:
     """Deliver all that are open; answer how many there were."""
     found = [OpenHandoff(*row) for row in await journal.store.handoffs()]
     for handoff in found:
@@ -35,7 +47,7 @@ async def sweep(journal: Journal) -> int:
     return len(found)
 
 
-async def deliver_quietly(journal: Journal, handoff: OpenHandoff) -> None:
+async def deliver_quietly(journal: Carrier, handoff: OpenHandoff) -> None:
     """Deliver now if possible. A failure costs time only: the row stays for the sweep."""
     try:
         await deliver(journal, handoff)
@@ -43,7 +55,7 @@ async def deliver_quietly(journal: Journal, handoff: OpenHandoff) -> None:
         return
 
 
-async def deliver(journal: Journal, handoff: OpenHandoff) -> None:
+async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
     """Carry out what the source's entry means for the target, exactly once however often it is called."""
     executed = await _execute(journal, handoff)
     if executed.decision.refusal == "not_found":
@@ -55,13 +67,13 @@ async def deliver(journal: Journal, handoff: OpenHandoff) -> None:
         await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
 
 
-async def _execute(journal: Journal, handoff: OpenHandoff) -> Executed:
+async def _execute(journal: Carrier, handoff: OpenHandoff) -> Executed:
     ((_, fact),) = await journal.facts(handoff.source_run_id, after=handoff.rev - 1, limit=1)
     closes = (handoff.source_run_id, handoff.kind)
     return await journal.execute(handoff.target_run_id, _command(handoff, fact), closes=closes)
 
 
-async def _deliver_start(journal: Journal, handoff: OpenHandoff) -> None:
+async def _deliver_start(journal: Carrier, handoff: OpenHandoff) -> None:
     sql = "SELECT rev FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
     for (rev,) in await journal.store.fetch(sql, handoff.target_run_id, handoff.source_run_id, "start"):
         await deliver(journal, handoff._replace(kind="start", rev=rev))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ from holdfast.journal.entries import (
     missing,
     proved,
 )
-from holdfast.journal.planner import Limits, RunPlanner, member, plan_command, plan_facts, request_for
+from holdfast.journal.planner import Executed, Limits, RunPlanner, member, plan_command, plan_facts, request_for
 from holdfast.protocol import catalog, facts
 from holdfast.protocol.commands import Command, Create
 from holdfast.protocol.decide import Decision
@@ -40,15 +40,6 @@ P = TypeVar("P")
 BATCH = 500
 REV_MAX = (1 << 31) - 1
 POSITION_MAX = (1 << 62) - 1
-
-
-class Executed(NamedTuple):
-    """What became of a command: the decision, the run after it, and where its first fact stands."""
-
-    decision: Decision
-    state: RunState
-    at: int | None
-    first_rev: int
 
 
 class Journal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,15 @@ PlanFunction = Callable[[RunState, int, int], Plan[RunState]]
 
 class Limits(msgspec.Struct, frozen=True):
     max_body_bytes: int = 8 << 20
+
+
+class Executed(NamedTuple):
+    """What became of a command: the decision, the run after it, and where its first fact stands."""
+
+    decision: Decision
+    state: RunState
+    at: int | None
+    first_rev: int
 
 
 class RunPlanner:

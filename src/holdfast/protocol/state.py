@@ -220,7 +220,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return replace(state, attempt=work.attempt, deliveries=work.deliveries, input_rev=work.input_rev)
 
     def without_work(self, key: str) -> RunState:
-        return replace(self, work=self.work.delete(key)) if key in self.work else self
+        return replace(self, work=self.work.delete(key))
 
     def refuse(self, refusal: Refusal) -> RunState:
         """Nothing changes but `anomalies`, where the first of each (reason, claim) stays."""

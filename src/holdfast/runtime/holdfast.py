@@ -141,8 +141,9 @@ class Holdfast:
             raise _key_reused(key)
         if decision.refusal == "not_found":
             return SignalReceipt(False, "not_found", None)
-        rev = executed.first_rev if decision.repeat_rev is None else decision.repeat_rev
-        return SignalReceipt(decision.refusal is None, decision.refusal, rev)
+        if decision.repeat_rev is not None:
+            return await self._receipt_again(executed.state, decision.repeat_rev)
+        return SignalReceipt(decision.refusal is None, decision.refusal, executed.first_rev)
 
     async def cancel(
         self, run_id: str, reason: str | None = None, *, force: bool = False, actor: str | None = None
@@ -324,6 +325,14 @@ class Holdfast:
         if executed.decision.refusal == "not_found":
             raise NotFound(f"there is no run {run_id}")
         return await self._info(executed.state)
+
+    async def _receipt_again(self, state: RunState, rev: int) -> SignalReceipt:
+        """The first answer: a signal that came after the end was kept, but not accepted."""
+        if not state.terminal:
+            return SignalReceipt(True, None, rev)
+        sql = "SELECT 1 FROM {s}journal WHERE thread = $1 AND rev > $2 AND kind = 'run_terminal' LIMIT 1"
+        in_time = bool(await self._store.fetch(sql, f"run:{state.run_id}", rev))
+        return SignalReceipt(in_time, None if in_time else "terminal", rev)
 
     async def _existing(self, run_id: str) -> RunInfo:
         found = await self.get_run(run_id)

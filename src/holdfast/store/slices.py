@@ -10,12 +10,16 @@ PARTS: dict[str, str] = {
     "work": "SELECT * FROM {s}work WHERE run_id = :run_id",
     # Two are enough: the signal bound to this tick and the one that comes next.
     "signals": "SELECT * FROM {s}signals WHERE run_id = :run_id AND tick_id IS NULL ORDER BY seq LIMIT 2",
+    # Ids first, then one look-up each: a long-lived run has far more ticks than this asks for.
     "ticks": """
-        SELECT * FROM {s}ticks
-        WHERE run_id = :run_id
-          AND tick_id IN (
-            SELECT :claim_id UNION SELECT claim_id FROM {s}work WHERE run_id = :run_id AND claim_id IS NOT NULL
-          )
+        SELECT t.*
+        FROM (
+            SELECT :claim_id AS tick_id
+            UNION
+            SELECT claim_id FROM {s}work WHERE run_id = :run_id AND claim_id IS NOT NULL
+        ) c
+        CROSS JOIN {s}ticks t
+        WHERE t.tick_id = c.tick_id AND t.run_id = :run_id
     """,
     "children": """
         SELECT * FROM {s}children
