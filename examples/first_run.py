@@ -27,9 +27,8 @@ async def main(url: str) -> None:
         assert ended is not None
         print(f"\nthe run is {ended.status}: {ended.output}")
         report = await hf.fsck(run.run_id)
-        print(
-            f"fsck refolded its {ended.rev} journal entries: {'rows and journal agree' if report.ok else report.problems}"
-        )
+        verdict = "rows and journal agree" if report.ok else report.problems
+        print(f"fsck refolded its {ended.rev} journal entries: {verdict}")
 
 
 async def watch(hf: Holdfast, run_id: str) -> None:
@@ -53,9 +52,11 @@ async def finish(hf: Holdfast) -> None:
 
 
 async def next_claim(hf: Holdfast, owner: str) -> Claim:
-    while not (claims := await hf.claim_next("first-run", owner=owner)):
+    """Ask until there is work: the search is cheap, and a lease that runs out tells nobody."""
+    while True:
+        for claim in await hf.claim_next("first-run", owner=owner):
+            return claim
         await asyncio.sleep(0.1)
-    return claims[0]
 
 
 def shown(event: Event) -> str:

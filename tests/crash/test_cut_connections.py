@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import asyncpg
 import pytest
 
 from holdfast import Holdfast
 from holdfast.store.postgres import Postgres
 from holdfast.store.types import OutcomeUnknown
 from tests.conftest import FakeClock
+from tests.crash.conftest import drop
 from tests.crash.cut_proxy import PLACES, Cut, CutProxy
 from tests.crash.methods import METHODS, Method, Stage
 
@@ -113,19 +112,6 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Postgres, "send_hint", nothing)
     monkeypatch.setattr(Postgres, "listen", nothing)
-
-
-@pytest.fixture
-async def schema(postgres_url: str) -> AsyncIterator[str]:
-    name = f"t{os.getpid()}_{os.urandom(4).hex()}"
-    yield name
-    await drop(postgres_url, name)
-
-
-async def drop(postgres_url: str, schema: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
-    await connection.close()
 
 
 @pytest.fixture
