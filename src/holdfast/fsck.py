@@ -52,7 +52,11 @@ async def fsck(journal: Journal, run_id: str | None = None) -> FsckReport:
         rows += seen.stored.tables["runs"]
         if seen.whole is not None:
             states[each] = seen.whole
-            listed += [(each, fact, after.at) for _, fact, after in seen.steps() if fact.kind in catalog.KINDS]
+            listed += [
+                (each, fact, after.at)
+                for before, fact, after in seen.steps()
+                if fact.kind == "run_created" or (after.terminal and not before.terminal)
+            ]
     if run_id is None:
         # Each run's facts and row are of one snapshot, so work that goes on meanwhile is no problem.
         complete = [row for row in rows if row[0] in states]

@@ -105,7 +105,7 @@ async def invent_work(scene: Scene) -> None:
 async def give_a_key_away(scene: Scene) -> None:
     """The key now answers with a stranger's run."""
     sql = "UPDATE {s}keys SET run_id = $2 WHERE run_id = $1"
-    await scene.execute(sql, scene.runs["keyed"], scene.runs["idle"])
+    await scene.execute(sql, scene.runs["keyed"], scene.runs["sibling"])
 
 
 LOSE = "DELETE FROM {s}journal"

@@ -156,6 +156,13 @@ async def test_what_is_no_name_is_refused_at_every_door(stage: Stage, bad: Any) 
     await assert_healthy(stage)
 
 
+@in_process
+@pytest.mark.parametrize("bad", ["", "x" * 10_240, "a\0b", "a\ud800b", 5], ids=lambda v: ascii(v)[:12])
+async def test_a_run_is_looked_for_by_a_key_that_could_be_one(stage: Stage, bad: Any) -> None:
+    await refused(stage, stage.hf.find_run(key=bad), "invalid_id")
+    await refused(stage, stage.hf.find_run(key="k", user_id=bad), "invalid_id")
+
+
 EVIL = [
     "x'; DROP TABLE runs; --",
     '"}{"',

@@ -197,7 +197,6 @@ async def test_an_argument_out_of_its_range_is_refused(stage: Stage) -> None:
 
 @in_process
 @pytest.mark.parametrize("argument", UNTYPED)
-@pytest.mark.xfail(reason="leases, limits and instants are taken as they come; a lease of 1.5 ms breaks the journal")
 async def test_an_argument_of_the_wrong_type_is_refused(stage: Stage, argument: str) -> None:
     await refused(stage, UNTYPED[argument](stage, None), "invalid_value")
 

@@ -109,7 +109,6 @@ async def test_a_claim_that_expires_after_the_request_is_ended_by_the_next_claim
 
 
 @pytest.mark.clause("C-6", "SB-14")
-@pytest.mark.xfail(reason="a claim given back after a cancel request makes the run claimable again", strict=True)
 async def test_a_claim_given_back_after_the_request_is_not_given_out_again(hf: Holdfast) -> None:
     claim = await active(hf)
     await hf.cancel(claim.run_id)

@@ -10,7 +10,7 @@ from holdfast import Holdfast, NotFound
 from tests.conftest import IN_PROCESS, FakeClock
 from tests.contract.builders import create, note, start_child
 from tests.contract.damage import DAMAGES, Damage, give_a_key_away
-from tests.contract.scene import build
+from tests.contract.scene import NOTES, build
 
 STATUSES = {"idle", "pending", "active", "waiting", "paused", "done", "failed", "cancelled"}
 
@@ -75,8 +75,21 @@ async def test_a_key_that_answers_with_another_run_is_named_on_both(hf: Holdfast
 
     assert {(p.where, p.detail) for p in report.problems} == {
         (scene.thread("keyed"), "keys['user:local', 'order-1'] is missing"),
-        (scene.thread("idle"), "keys['user:local', 'order-1'] is not in the journal"),
+        (scene.thread("sibling"), "keys['user:local', 'order-1'] is not in the journal"),
     }
+
+
+@pytest.mark.parametrize("configuration", IN_PROCESS)
+async def test_what_lost_its_row_and_its_first_entry_is_still_seen(hf: Holdfast, clock: FakeClock) -> None:
+    scene = await build(hf, clock)
+    await scene.execute("DELETE FROM {s}runs WHERE run_id = $1", scene.runs["talking"])
+    await scene.execute("DELETE FROM {s}threads WHERE thread = $1", NOTES)
+    for thread in (scene.thread("talking"), NOTES):
+        await scene.execute("DELETE FROM {s}journal WHERE thread = $1 AND rev = 1", thread)
+
+    report = await hf.fsck()
+
+    assert {problem.where for problem in report.problems} == {scene.thread("talking"), NOTES}
 
 
 async def test_looking_changes_nothing(hf: Holdfast, clock: FakeClock) -> None:

@@ -86,6 +86,11 @@ class TestOpening:
 
         assert caught.value.code == "unknown_database"
 
+    @pytest.mark.parametrize("url", ["", "sqlite:///"])
+    def test_an_empty_address_is_not_taken_for_memory(self, url: str) -> None:
+        with pytest.raises(DatabaseError):
+            Holdfast(url)
+
     async def test_databases_in_memory_are_strangers(self) -> None:
         async with Holdfast(":memory:") as one, Holdfast(":memory:") as other:
             run = await create(one)

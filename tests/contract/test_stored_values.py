@@ -83,6 +83,16 @@ async def test_a_value_comes_back_as_it_was_sent_through_every_door(hf: Holdfast
 
 
 @in_process
+async def test_an_edited_value_may_be_as_deep_as_any_other(hf: Holdfast) -> None:
+    run = await idle(hf)
+    await hf.pause(run.run_id, "go-live", kind="approval")
+
+    await hf.approve(run.run_id, actor="ada", edited=nested(64))
+
+    assert (await entries(hf, run.run_id))[-1].data["edited"] == nested(64)
+
+
+@in_process
 async def test_tuples_come_back_as_lists(hf: Holdfast) -> None:
     run = await create(hf, input=(1, ("a", {"b": (2.5, None)})))
 

@@ -69,7 +69,6 @@ async def test_the_dispatch_view_knows_what_may_be_claimed(hf: Holdfast, clock: 
         assert {(claim.run_id, claim.runnable_key) for claim in claims} == due
 
 
-@pytest.mark.xfail(reason="the fold of a queue shows a paused run's item as visible", strict=True)
 @pytest.mark.clause("S-04", "H-S5")
 async def test_a_paused_run_is_not_visible_in_its_queue(hf: Holdfast, clock: FakeClock) -> None:
     await hf.pause((await create(hf)).run_id, "review")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.store.postgres import Postgres
-from holdfast.store.types import OutcomeUnknown
 from tests.conftest import FakeClock
 from tests.crash.conftest import drop
 from tests.crash.cut_proxy import PLACES, Cut, CutProxy
+from tests.crash.doubts import Doubts
 from tests.crash.methods import METHODS, Method, Stage
 
 SEED = 20_300_101
@@ -25,30 +24,6 @@ HASTY = "&unsafe=1&synchronous_commit=off"
 COLD = ("create_run", "claim_next", "claim_next_takes_over", "complete", "append", "append_to_a_run")
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("cut_connections")]
-
-
-class Doubts:
-    """Commits that ended in an error, by their ids."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._commit_ids: list[int] = []
-        for name in ("write", "write_locked", "append", "claim", "heartbeat"):
-            monkeypatch.setattr(Postgres, name, self._watched(getattr(Postgres, name)))
-
-    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(database: Postgres, *arguments: Any) -> Any:
-            try:
-                return await original(database, *arguments)
-            except OutcomeUnknown:
-                self._commit_ids.append(arguments[-1])
-                raise
-
-        return call
-
-    async def committed(self, holdfast: Holdfast) -> int:
-        """How many of them are there nevertheless."""
-        sql = "SELECT 1 FROM {s}journal WHERE commit_id = $1 LIMIT 1"
-        return sum([len(await holdfast.journal.store.fetch(sql, each)) for each in set(self._commit_ids)])
 
 
 class Theatre:
@@ -161,7 +136,7 @@ async def test_a_call_ends_once_at_every_single_cut(theatre: Theatre, method: Me
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method.name in COLD], ids=named)
 async def test_a_call_ends_once_when_cut_while_it_connects(theatre: Theatre, method: Method) -> None:
-    messages = spread(await theatre.warm(method, cold=True))
+    messages = spread(await theatre.warm(method, cold=True), 12)
 
     await theatre.play_all(method, messages, cold=True)
 

@@ -1,4 +1,4 @@
-"""Two processes that commit and two that claim, on one database: nobody gets what another has, nobody waits for ever."""
+"""Two processes that commit and two that claim, on one database: no work is two workers', and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A caller in a process of its own, which does not outlive the test."""
     command = [sys.executable, "-m", "tests.crash.traffic", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as started:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as started:
         try:
             yield started
         finally:
@@ -84,7 +85,7 @@ async def check(place: Place, diaries: list[Diary]) -> None:
     assert all(diary.counts["turns"] > 0 for diary in diaries)
     assert all(diary.held for diary in diaries if diary.name.startswith("claimer"))
     # A run in which nothing interesting happened proves nothing.
-    assert {"left to expire", "refused because late"} <= counts
+    assert {"left to expire", "refused"} <= counts
     assert {call.outcome for diary in diaries for call in diary.calls} >= {"ok", "refused"}
     async with Holdfast(place.url, schema=place.schema) as beside:
         assert await judge(beside, diaries) == []
@@ -104,7 +105,7 @@ def _mentions(log: Path) -> int:
 
 
 @seconds
-@pytest.mark.clause("O-32", "W-14", "S-08", "S-09", "H-W2", "C-18")
+@pytest.mark.clause("O-32", "W-14", "S-08", "S-09", "H-W2")
 @pytest.mark.timeout(300)
 async def test_processes_share_a_postgres(postgres_url: str, schema: str, tmp_path: Path, seconds: float) -> None:
     before = await deadlocks(postgres_url)
@@ -117,7 +118,7 @@ async def test_processes_share_a_postgres(postgres_url: str, schema: str, tmp_pa
 
 
 @seconds
-@pytest.mark.clause("O-32", "W-14", "S-08", "S-09", "H-W2", "C-18")
+@pytest.mark.clause("O-32", "W-14", "S-08", "S-09", "H-W2")
 @pytest.mark.timeout(300)
 async def test_processes_share_a_file(tmp_path: Path, seconds: float) -> None:
     place = Place(str(tmp_path / "holdfast.db"), "holdfast")

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
+from tests.crash.doubts import Doubts
 from tests.crash.restarts import Restartable, restartable
 from tests.crash.traffic import Claimer, Committer, Diary
 from tests.crash.verdict import judge
@@ -76,15 +77,19 @@ async def check(url: str, schema: str, diaries: Sequence[Diary]) -> None:
 
 
 @pytest.mark.clause("S-08", "S-09")
-async def test_connections_killed_all_the_time_lose_and_double_nothing(server: Restartable) -> None:
+async def test_connections_killed_all_the_time_lose_and_double_nothing(
+    server: Restartable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubts = Doubts(monkeypatch)
     async with Holdfast(server.url, schema="killed") as one, Holdfast(server.url, schema="killed") as other:
         nemesis = asyncio.create_task(killer(server.url))
         diaries = await traffic([one, other], SECONDS)
         nemesis.cancel()
         killed = await nemesis
 
-    print(f"{killed} connections killed")
+    print(f"{killed} connections killed, {len(doubts.commit_ids)} outcomes unknown")
     assert killed >= 2 * SECONDS / KILL_EVERY_S
+    assert doubts.commit_ids
     await check(server.url, "killed", diaries)
 
 

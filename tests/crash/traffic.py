@@ -13,6 +13,7 @@ import asyncio
 import random
 import sys
 import time
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -125,9 +126,10 @@ class Committer(Caller):
         await self._write(self._chance.choice(THREADS), None)
 
     async def _append_at(self) -> None:
+        """At the head that was just read; sometimes behind it, which must be refused."""
         thread = self._chance.choice(THREADS)
-        read = await self._hf.journal.read(thread)
-        await self._write(thread, len(read))
+        head = len(await self._hf.journal.read(thread))
+        await self._write(thread, max(head - self._chance.choice((0, 0, 1)), 0))
 
     async def _write(self, thread: str, expected_rev: int | None) -> None:
         data = [{"mark": self._mark()} for _ in range(self._chance.randint(1, 3))]
@@ -156,6 +158,7 @@ class Claimer(Caller):
     def __init__(self, holdfast: Holdfast, name: str, seed: int) -> None:
         super().__init__(holdfast, name, seed)
         self._late: list[tuple[Claim, Held]] = []
+        self._ends = 0
 
     async def _turn(self) -> None:
         await self._come_too_late()
@@ -182,34 +185,42 @@ class Claimer(Caller):
         self._tell(claim.run_id, await self._hf.emit(claim, "note", mark), mark)
 
     async def _end(self, claim: Claim, held: Held) -> None:
-        chance = self._chance.random()
-        if chance < 0.05:
+        self._ends += 1
+        if self._ends % 10 == 3:
             self.diary.count("left to expire")
-        elif chance < 0.12:
+        elif self._ends % 10 == 5:
             self._late.append((claim, held))
-        elif chance < 0.2:
+        elif self._ends % 10 == 7:
             await self._hf.release(claim)
             held.end = "settled"
         else:
-            mark = self._mark()
-            result = self._chance.choice((mark, Continue(mark), Ok()))
-            ended = await self._hf.complete(claim, result)
+            await self._complete(claim)
             held.end = "settled"
-            if not isinstance(result, Ok):
-                self._tell(claim.run_id, ended.rev, mark)
+
+    async def _complete(self, claim: Claim) -> None:
+        mark = self._mark()
+        result = self._chance.choice((mark, Continue(mark), Ok()))
+        ended = await self._hf.complete(claim, result)
+        if not isinstance(result, Ok):
+            self._tell(claim.run_id, ended.rev, mark)
 
     async def _come_too_late(self) -> None:
-        """Complete what ran out a moment ago. Nobody may be listened to who is late, taken over or not."""
+        """Speak and complete after the lease ran out. Nobody is listened to who is late, taken over or not."""
         now = datetime.now(UTC).timestamp()
         ripe = [pair for pair in self._late if pair[1].lease_until.timestamp() + LATE_S < now]
         self._late = [pair for pair in self._late if pair not in ripe]
         for claim, held in ripe:
-            try:
-                await self._hf.complete(claim, self._mark())
-                held.end = "accepted too late"
-            except LeaseLost:
-                held.end = "refused"
-                self.diary.count("refused because late")
+            refused = await self._is_refused(self._hf.emit(claim, "note", self._mark()))
+            refused &= await self._is_refused(self._hf.complete(claim, self._mark()))
+            held.end = "refused" if refused else "accepted too late"
+            self.diary.count(held.end)
+
+    async def _is_refused(self, call: Awaitable[object]) -> bool:
+        try:
+            await call
+        except LeaseLost:
+            return True
+        return False
 
 
 ROLES: dict[str, type[Caller]] = {"committer": Committer, "claimer": Claimer}

@@ -88,6 +88,21 @@ def test_the_next_claim_after_a_lost_lease_ends_the_run_without_a_tick() -> None
     assert list(run.state.ticks) == ["c1"]
 
 
+@pytest.mark.clause("C-6")
+def test_the_last_holder_who_lets_go_of_the_run_ends_it() -> None:
+    run = active()
+    run.schedule("load")
+    run.claim("c2", "load")
+    run.cancel()
+
+    first = run.release("c1")
+    last = run.release("c2", "load")
+
+    assert [fact.kind for fact in first.facts] == ["tick_abandoned"]
+    assert [fact.kind for fact in last.facts] == ["tick_abandoned", "run_terminal"]
+    assert (run.state.status, run.state.error_kind) == ("cancelled", "cancelled")
+
+
 @pytest.mark.clause("C-6", "S-63")
 def test_force_ends_a_held_run_at_once_and_the_late_outcome_is_refused() -> None:
     run = active()

@@ -58,6 +58,13 @@ def test_a_run_remembers_what_it_was_created_with() -> None:
     assert (state.created_at, state.at, state.rev) == (NOON, NOON, 1)
 
 
+def test_a_run_remembers_the_key_it_was_created_under_apart_from_its_own() -> None:
+    keyed, plain = Run(key="k1", key_digest="d1"), Run()
+
+    assert (keyed.state.created_key, plain.state.created_key) == (("k1", "d1"), None)
+    assert len(keyed.state.keys) == 0
+
+
 def test_a_delayed_run_cannot_be_claimed_before_its_time() -> None:
     run = Run(has_input=True, delay_us=SECOND)
 

@@ -10,7 +10,7 @@ from holdfast.protocol import catalog, dispatch, facts
 from holdfast.protocol.catalog import Listed
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.outcomes import Done, Retry
-from tests.protocol.builders import LEASE, NOON, SECOND, Run, active, ended, idle, pending, waiting
+from tests.protocol.builders import LEASE, NOON, SECOND, Run, active, ended, idle, paused, pending, waiting
 
 
 def entries_of(**runs: Run) -> Iterator[tuple[str, Fact, int]]:
@@ -38,6 +38,17 @@ def test_a_claim_hides_its_item_until_the_lease_ends() -> None:
     assert view.visible(NOON + LEASE) == ()
     assert view.expired(NOON + LEASE - 1) == ()
     assert view.expired(NOON + LEASE) == (item,)
+
+
+@pytest.mark.clause("H-S5")
+def test_a_paused_run_is_neither_visible_nor_expired() -> None:
+    held = active()
+    held.pause()
+
+    view = dispatch.fold(entries_of(a=paused(), b=held))
+
+    assert [(item.status, item.paused) for item in view.attempts] == [("available", True), ("claimed", True)]
+    assert view.visible(NOON + LEASE) == view.expired(NOON + LEASE) == ()
 
 
 @pytest.mark.clause("SB-4")

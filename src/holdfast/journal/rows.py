@@ -24,7 +24,16 @@ from holdfast.store import Changes, Row, Slice
 _HEADER = (
     *("session_id", "user_id", "clog_id", "queue", "mode", "lane", "priority", "max_attempts", "backoff_us"),
     *("backoff_max_us", "max_deliveries", "parent_run_id", "created_at", "status", "rev", "at", "attempt"),
-    *("deliveries", "input_rev", "output_rev", "wake_at", "last_error", "error_kind", "cancel_requested_at"),
+    *(
+        "deliveries",
+        "input_rev",
+        "output_rev",
+        "ended_rev",
+        "wake_at",
+        "last_error",
+        "error_kind",
+        "cancel_requested_at",
+    ),
     *("started_at", "finished_at"),
 )
 
@@ -88,6 +97,7 @@ def moving_row(state: RunState) -> Row:
         state.deliveries,
         state.input_rev,
         state.output_rev,
+        state.ended_rev,
         state.wake_at,
         state.last_error,
         state.error_kind,

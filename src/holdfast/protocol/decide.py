@@ -277,6 +277,9 @@ def _release(state: RunState, command: commands.Release, now: int) -> Decision:
         claim_token_hash=command.claim_token_hash,
         keep=command.keep,
     )
+    if state.cancel_requested_at is not None and len(state.live_claims(now)) == 1:
+        # The last holder lets go of a run that someone wants to stop: nobody else may begin on it.
+        return _end(state, [released], facts.RunTerminal(status="cancelled", error_kind="cancelled"))
     return Decision(facts=(released,))
 
 

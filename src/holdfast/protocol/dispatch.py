@@ -15,11 +15,12 @@ from holdfast.protocol.state import RunState, Work
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue-visible item."""
+    """One queue-visible item. While a person is asked about its run (`paused`), nobody can claim it."""
 
     run_id: str
     runnable_key: str
     status: str
+    paused: bool = False
     attempt: int
     visible_at: int
     claim_id: str | None = None
@@ -32,14 +33,17 @@ class Dispatch(msgspec.Struct, frozen=True):
 
     attempts: tuple[Attempt, ...]
 
+    def _claimable(self) -> Iterable[Attempt]:
+        return (item for item in self.attempts if not item.paused)
+
     def visible(self, at: int) -> tuple[Attempt, ...]:
         """Unclaimed and due, oldest first."""
-        due = (item for item in self.attempts if item.claim_id is None and item.visible_at <= at)
+        due = (item for item in self._claimable() if item.claim_id is None and item.visible_at <= at)
         return tuple(sorted(due, key=lambda item: (item.visible_at, item.run_id, item.runnable_key)))
 
     def expired(self, at: int) -> tuple[Attempt, ...]:
         """Claimed, but the lease has ended."""
-        return tuple(item for item in self.attempts if item.lease_until is not None and item.lease_until <= at)
+        return tuple(item for item in self._claimable() if item.lease_until is not None and item.lease_until <= at)
 
 
 def fold(entries: Iterable[tuple[str, Fact, int]]) -> Dispatch:
@@ -58,6 +62,7 @@ def _attempt(run: RunState, work: Work) -> Attempt:
         run_id=run.run_id,
         runnable_key=work.key,
         status="claimed" if work.claim else waiting,
+        paused=run.boundary is not None,
         attempt=work.attempt,
         visible_at=work.visible_at,
         claim_id=work.claim.claim_id if work.claim else None,

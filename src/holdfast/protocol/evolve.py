@@ -286,6 +286,7 @@ def _end(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:
         attempt=0 if done else attempt,
         deliveries=0,
         output_rev=state.rev if done else None,
+        ended_rev=state.rev,
         last_error=fact.error,
         error_kind=fact.error_kind,
         input_rev=None,

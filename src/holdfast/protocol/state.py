@@ -177,6 +177,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int = 0
     input_rev: int | None = None
     output_rev: int | None = None
+    ended_rev: int | None = None
     wake_at: int | None = None
     last_error: str | None = None
     error_kind: str | None = None

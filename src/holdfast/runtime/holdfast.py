@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import ambient
 from holdfast.ambient import Clock
-from holdfast.errors import Conflict, DatabaseError, InvalidValue, LeaseLost, NotFound
+from holdfast.errors import Conflict, DatabaseError, InvalidEntry, InvalidValue, LeaseLost, NotFound
 from holdfast.fsck import FsckReport, fsck, rebuild
 from holdfast.identity import check_id, check_name, hash_token, new_id
 from holdfast.journal import Executed, Journal, Limits, RunPlanner
@@ -18,16 +18,17 @@ from holdfast.moments import from_us, to_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 from holdfast.protocol.events import view
-from holdfast.protocol.facts import ROOT
+from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
-from holdfast.protocol.values import clean, fingerprint
+from holdfast.protocol.values import clean, fingerprint, whole_number
 from holdfast.runtime.creation import creation
 from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt, run_info
 from holdfast.store import Beat, Claimed, ClaimRequest, Store, connect
 
 LOST = ("stale_claim", "expired_claim", "terminal_run")
-LEASE_US_MAX = 1 << 50
+LEASE_MS_MAX = 1 << 40
+CLAIMS_MAX = 10_000
 POLL_S = 0.5
 
 
@@ -99,17 +100,21 @@ class Holdfast:
             run_id = options.pop("run_id", None)
             chosen = new_id() if run_id is None else check_id(run_id, "run_id")
             creations.append((chosen, creation(**options)))
-        if not creations:
-            return []
+        made = await self._made_before([command for _, command in creations])
+        new = [item for item in creations if _owned_key(item[1]) not in made]
         try:
-            states = await self.journal.create_all(creations)
+            states = await self.journal.create_all(new) if new else []
         except Conflict:
             for _, command in creations:
                 await self._check_session(command.fact)
             raise
+        infos = {
+            run_id: run_info(state, pending_input=command.fact.input, output=None)
+            for state, (run_id, command) in zip(states, new, strict=True)
+        }
         return [
-            run_info(state, pending_input=command.fact.input, output=None)
-            for state, (_, command) in zip(states, creations, strict=True)
+            infos[run_id] if run_id in infos else await self._existing(made[_owned_key(command)])
+            for run_id, command in creations
         ]
 
     async def signal(
@@ -199,7 +204,8 @@ class Holdfast:
         clogs: Sequence[str] | None = None,
     ) -> list[Claim]:
         """Take up to `limit` due items. Each is this caller's alone until its lease ends."""
-        tokens = {new_id(): ambient.random_token() for _ in range(limit)}
+        count = whole_number(limit, "limit", 0, CLAIMS_MAX)
+        tokens = {new_id(): ambient.random_token() for _ in range(count)}
         request = ClaimRequest(
             queues=(check_id(self.queue if queue is None else queue, "queue"),),
             clogs=None if clogs is None else tuple(check_id(clog, "clog_id") for clog in clogs),
@@ -258,15 +264,16 @@ class Holdfast:
         if as_of is None:
             state = (await self.journal.slices([run_id])).get(run_id)
         elif isinstance(as_of, datetime):
-            state = await self.journal.state(run_id, at=to_us(as_of))
+            state = await self.journal.state(run_id, at=_instant(as_of))
         else:
-            state = await self.journal.state(run_id, rev=as_of)
+            state = await self.journal.state(run_id, rev=whole_number(as_of, "as_of", -(1 << 62), 1 << 62))
         return None if state is None else await self._info(state)
 
     async def find_run(self, *, key: str, user_id: str = "local") -> RunInfo | None:
         """The run that this key made."""
         sql = "SELECT run_id FROM {s}keys WHERE scope = $1 AND key = $2"
-        rows = await self._store.fetch(sql, f"user:{user_id}", key)
+        scope = f"user:{check_id(user_id, 'user_id')}"
+        rows = await self._store.fetch(sql, scope, check_name(key, "key"))
         return await self.get_run(rows[0][0]) if rows else None
 
     async def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> AsyncIterator[Event]:
@@ -278,9 +285,12 @@ class Holdfast:
                 for entry, fact in found:
                     after = entry.rev
                     shown = view(fact)
+                    is_end = isinstance(fact, facts.RunTerminal)
+                    if is_end and not await self._ended_at(run_id, entry.rev):
+                        continue
                     if shown:
                         yield Event(seq=entry.rev, at=from_us(entry.at), **shown._asdict())
-                    if isinstance(fact, facts.RunTerminal):
+                    if is_end:
                         return
                 if not found:
                     if not follow:
@@ -297,6 +307,11 @@ class Holdfast:
         """Write the rows anew from the journal, then check. The journal is never changed."""
         return await rebuild(self.journal, run_id)
 
+    async def _ended_at(self, run_id: str, rev: int) -> bool:
+        """Did the run take this end? One written by hand may have been refused."""
+        state = (await self.journal.slices([run_id])).get(run_id)
+        return state is None or state.ended_rev == rev
+
     async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
         cleaned, repaired = _clean_outcome(outcome)
         return await self._fenced(claim, commands.Settle(**_fence(claim), outcome=cleaned, repaired=repaired))
@@ -308,7 +323,9 @@ class Holdfast:
 
     async def _resolve(self, run_id: str, action: str, **options: Any) -> RunInfo:
         key = options.pop("key", None)
-        values, repaired = clean(options)
+        edited, repaired_edit = clean(options.pop("edited", None))
+        values, repaired_values = clean(options)
+        values["edited"], repaired = edited, repaired_edit or repaired_values
         keyed = _keyed(key, [action, values])
         return await self._decided(run_id, commands.Resolve(action=action, repaired=repaired, **values, **keyed))
 
@@ -347,6 +364,19 @@ class Holdfast:
             case "id_reused":
                 raise Conflict("this run id was used before, with other arguments", code="id_reused")
 
+    async def _made_before(self, creations: Sequence[commands.Create]) -> dict[tuple[str, str | None], str]:
+        """The runs that these users' keys have made already; a key of another body is a `Conflict`."""
+        made: dict[tuple[str, str | None], str] = {}
+        for command in creations:
+            if command.key is None:
+                continue
+            sql = "SELECT run_id, body_digest FROM {s}keys WHERE scope = $1 AND key = $2"
+            for run_id, body_digest in await self._store.fetch(sql, f"user:{command.fact.user_id}", command.key):
+                if body_digest != command.key_digest:
+                    raise _key_reused(command.key)
+                made[_owned_key(command)] = run_id
+        return made
+
     async def _check_session(self, fact: facts.RunCreated) -> None:
         rows = await self._store.fetch("SELECT user_id FROM {s}sessions WHERE session_id = $1", fact.session_id)
         if rows and rows[0][0] != fact.user_id:
@@ -371,7 +401,9 @@ class Holdfast:
         """What their holders need to know, read for all of them at once."""
         states = await self.journal.slices([item.run_id for item in taken])
         held = [(item, state.work[item.key]) for item in taken if (state := states[item.run_id]).work.get(item.key)]
-        inputs = await self.journal.facts_at([(item.run_id, work.input_rev) for item, work in held if work.input_rev])
+        inputs, unreadable = await self._inputs(
+            [(item.run_id, work.input_rev) for item, work in held if work.input_rev]
+        )
         return [
             Claim(
                 run_id=item.run_id,
@@ -385,7 +417,23 @@ class Holdfast:
             )
             for item, work in held
             if item.claim_id is not None and work.claim is not None and work.claim.claim_id == item.claim_id
+            if item.run_id not in unreadable
         ]
+
+    async def _inputs(self, places: list[tuple[str, int]]) -> tuple[dict[tuple[str, int], Fact], set[str]]:
+        """The inputs, and the runs whose journal cannot be read: a damaged run must not cost its neighbours theirs."""
+        try:
+            return await self.journal.facts_at(places), set()
+        except InvalidEntry:
+            if len(places) == 1:
+                return {}, {places[0][0]}
+        found: dict[tuple[str, int], Fact] = {}
+        unreadable: set[str] = set()
+        for place in places:
+            one, broken = await self._inputs([place])
+            found |= one
+            unreadable |= broken
+        return found, unreadable
 
     async def _info(self, state: RunState) -> RunInfo:
         root = state.work.get(ROOT)
@@ -397,10 +445,17 @@ class Holdfast:
         return run_info(state, pending_input=getattr(pending, "input", None), output=getattr(ended, "output", None))
 
     def _lease_us(self, lease_ms: int | None) -> int:
-        lease_us = (self.lease_ms if lease_ms is None else lease_ms) * 1_000
-        if not 0 < lease_us <= LEASE_US_MAX:
-            raise InvalidValue(f"lease_ms must be above 0 and at most {LEASE_US_MAX // 1_000}, got {lease_ms}")
-        return lease_us
+        return whole_number(self.lease_ms if lease_ms is None else lease_ms, "lease_ms", 1, LEASE_MS_MAX) * 1_000
+
+
+def _owned_key(command: commands.Create) -> tuple[str, str | None]:
+    return command.fact.user_id, command.key
+
+
+def _instant(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise InvalidValue("as_of has no timezone; use an aware datetime, for example with tzinfo=UTC")
+    return to_us(moment)
 
 
 def _microseconds(clock: Clock | None) -> Callable[[], int] | None:

@@ -15,7 +15,7 @@ from holdfast.store.appender import Appender
 from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
-from holdfast.store.sqlite import MEMORY, SQLite
+from holdfast.store.sqlite import SQLite
 from holdfast.store.tables import INDEXES, RUNS
 from holdfast.store.types import (
     Beat,
@@ -188,6 +188,8 @@ class Store(Generic[S]):
             FROM {{s}}runs r
             JOIN {{s}}journal j ON j.thread = 'run:' || r.run_id
             WHERE {column} = $1 AND j.position > $2 {chosen}
+              -- An end that the run did not take is no end, though its entry stays.
+              AND (j.kind <> 'run_terminal' OR j.rev = r.ended_rev)
             ORDER BY j.position
             LIMIT $3
         """
@@ -252,7 +254,7 @@ class Store(Generic[S]):
             SELECT id FROM (
                 SELECT run_id AS id FROM {s}runs WHERE run_id > $1
                 UNION
-                SELECT substr(thread, 5) AS id FROM {s}journal WHERE rev = 1 AND thread > $2 AND thread < 'run;'
+                SELECT substr(thread, 5) AS id FROM {s}journal WHERE thread > $2 AND thread < 'run;'
             ) ids
             ORDER BY id
             LIMIT $3
@@ -316,7 +318,7 @@ class Store(Generic[S]):
         sql = """
             SELECT thread FROM {s}threads
             UNION
-            SELECT thread FROM {s}journal WHERE rev = 1 AND NOT (thread >= 'run:' AND thread < 'run;')
+            SELECT thread FROM {s}journal WHERE NOT (thread >= 'run:' AND thread < 'run;')
             ORDER BY thread
         """
         return [row[0] for row in await self.fetch(sql)]
@@ -413,7 +415,11 @@ def connect(url: str, clock: Callable[[], int] | None, *, schema: str = "holdfas
             code="unknown_database",
         )
     path = url.removeprefix("sqlite:///")
-    return SQLite(path or MEMORY, clock)
+    if not path:
+        raise DatabaseError(
+            "the database has no name; use a path, or :memory: for one that does not last", code="unknown_database"
+        )
+    return SQLite(path, clock)
 
 
 def _columns(name: str) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ RUN_MOVING: dict[str, str] = {
     "deliveries": "int",
     "input_rev": "int",
     "output_rev": "int",
+    "ended_rev": "int",
     "wake_at": "bigint",
     "last_error": "text",
     "error_kind": "text",

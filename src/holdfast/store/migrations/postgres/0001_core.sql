@@ -35,6 +35,7 @@ CREATE TABLE {s}runs (
     deliveries          integer NOT NULL,
     input_rev           integer,
     output_rev          integer,
+    ended_rev           integer,
     wake_at             bigint,
     last_error          text,
     error_kind          text,

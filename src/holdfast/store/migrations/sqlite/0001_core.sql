@@ -31,6 +31,7 @@ CREATE TABLE runs (
     deliveries          integer NOT NULL,
     input_rev           integer,
     output_rev          integer,
+    ended_rev           integer,
     wake_at             integer,
     last_error          text,
     error_kind          text,
