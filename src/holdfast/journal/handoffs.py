@@ -6,6 +6,7 @@ ever has to lock a second run. Delivery is at once; the sweep finds what a crash
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
-from holdfast.store import Entry, Store
+from holdfast.store import Store
 
 
 class Carrier(Protocol):
@@ -25,7 +26,7 @@ class Carrier(Protocol):
     @property
     def store(self) -> Store[RunState]: ...
 
-    async def facts(self, run_id: str, after: int = 0, limit: int | None = None) -> list[tuple[Entry, Fact]]: ...
+    async def facts_at(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Fact]: ...
 
     async def execute(self, run_id: str, command: Command, *, closes: tuple[str, str] | None = None) -> Executed: ...
 
@@ -68,7 +69,8 @@ async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
 
 
 async def _execute(journal: Carrier, handoff: OpenHandoff) -> Executed:
-    ((_, fact),) = await journal.facts(handoff.source_run_id, after=handoff.rev - 1, limit=1)
+    place = (handoff.source_run_id, handoff.rev)
+    fact = (await journal.facts_at([place]))[place]
     closes = (handoff.source_run_id, handoff.kind)
     return await journal.execute(handoff.target_run_id, _command(handoff, fact), closes=closes)
 

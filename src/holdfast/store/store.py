@@ -67,9 +67,13 @@ class Store(Generic[S]):
     async def open(self, *, migrate: bool = True) -> None:
         """Connect, check that the database is fit, bring its schema up to date."""
         await patiently(self._database.open)
-        if migrate:
-            await self._again(self._database.migrate)
-        await self.hints.start()
+        try:
+            if migrate:
+                await self._again(self._database.migrate)
+            await self.hints.start()
+        except BaseException:
+            await self._database.close()
+            raise
 
     async def close(self) -> None:
         """Let what was accepted finish, then disconnect."""
