@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,9 +35,10 @@ class FakeClock:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """A real server of our own, gone when the tests are."""
-    with postgres(tmp_path_factory.mktemp("postgres")) as url:
+    # Not below pytest's own folder: another session closes that to every user but itself, the server's included.
+    with tempfile.TemporaryDirectory(prefix="holdfast-pg-") as folder, postgres(Path(folder)) as url:
         yield url
 
 

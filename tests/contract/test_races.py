@@ -54,6 +54,24 @@ async def test_a_take_over_before_the_commit_is_respected_by_it(
     assert (await hf.complete(rivals[0], Done("theirs"))).output == "theirs"
 
 
+@pytest.mark.clause("S-31", "O-32")
+async def test_a_claim_that_others_took_over_before_we_heard_of_it_is_not_ours(
+    hf: Holdfast, clock: FakeClock, faults: FaultyDatabase
+) -> None:
+    run = await create(hf)
+    rivals = []
+
+    async def rob() -> None:
+        clock.advance(LEASE_S)
+        rivals.extend(await hf.claim_next(owner="rival"))
+
+    faults.then("claim", rob)
+    ours = await hf.claim_next(owner="slow")
+
+    assert (ours, [claim.run_id for claim in rivals]) == ([], [run.run_id])
+    assert (await look(hf, run.run_id)).locked_by == "rival"
+
+
 @pytest.mark.clause("OB-6", "O-39")
 async def test_a_signal_before_the_commit_is_not_overlooked(hf: Holdfast, faults: FaultyDatabase) -> None:
     claim = await active(hf)
