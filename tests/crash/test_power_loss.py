@@ -54,7 +54,7 @@ async def broken_promises(folder: Path, result: Result) -> list[str]:
     "workload",
     [
         pytest.param(Workload(sessions=2, rounds=1, pragmas=CHECKPOINTS), id="short"),
-        pytest.param(Workload(sessions=3, rounds=12, pragmas=CHECKPOINTS), id="long", marks=pytest.mark.slow),
+        pytest.param(Workload(sessions=3, rounds=4, pragmas=CHECKPOINTS), id="long", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.timeout(600)
