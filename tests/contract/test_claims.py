@@ -59,6 +59,13 @@ async def test_with_nothing_due_there_is_nothing_to_claim(hf: Holdfast) -> None:
     assert await hf.claim_next("nobody") == []
 
 
+async def test_whoever_asks_for_nothing_gets_nothing(hf: Holdfast) -> None:
+    run = await hf.create_run(session_id="s", clog_id="noop", input=1)
+
+    assert await hf.claim_next(limit=0) == []
+    assert [claim.run_id for claim in await hf.claim_next()] == [run.run_id]
+
+
 @pytest.mark.clause("S-30", "C-16", "OB-10", "O-16")
 async def test_an_item_becomes_visible_at_its_instant_and_not_before(hf: Holdfast, clock: FakeClock) -> None:
     claim = await active(hf)

@@ -185,7 +185,9 @@ async def claim_next_takes_several(stage: Stage) -> None:
     runs = {(await stage.create()).run_id for _ in range(3)}
     with stage.cut():
         claims = await stage.through.claim_next(stage.name, limit=5)
-    assert {claim.run_id for claim in claims} == runs
+    # A repeated claim may pass over work that the lost one still locks; what it left is free, and nothing is orphaned.
+    claims += await stage.beside.claim_next(stage.name, limit=5)
+    assert sorted(claim.run_id for claim in claims) == sorted(runs)
     for run_id in runs:
         assert await stage.kinds(run_id) == ["run_created", "attempt_claimed"]
 

@@ -126,6 +126,8 @@ class Store(Generic[S]):
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         """Take due work. After a lost connection the same claim ids are asked for, so nothing is taken twice."""
+        if not request.claim_ids:
+            return []
         if request.queues is None:
             request = request._replace(queues=await self._queues())
         commit_id = ambient.random_bits(62)
@@ -358,11 +360,11 @@ class Store(Generic[S]):
         self.hints.publish(topics)
 
     async def _claimed(self, claim_ids: Sequence[str]) -> list[Claimed]:
-        found: list[Claimed] = []
-        for claim_id in claim_ids:
-            rows = await self.fetch("SELECT run_id, key, started_at FROM {s}ticks WHERE tick_id = $1", claim_id)
-            found += [Claimed(run_id, key, claim_id, at) for run_id, key, at in rows]
-        return found
+        # One statement: a lost commit that arrives between two would be seen in part, and the rest never worked on.
+        places = ", ".join(f"${place}" for place in range(1, len(claim_ids) + 1))
+        sql = f"SELECT run_id, key, tick_id, started_at FROM {{s}}ticks WHERE tick_id IN ({places})"
+        found = {row[2]: Claimed(*row) for row in await self.fetch(sql, *claim_ids)}
+        return [found[claim_id] for claim_id in claim_ids if claim_id in found]
 
     async def _queues(self) -> tuple[str, ...]:
         # A loose scan: one index probe per queue, however much work is open.
