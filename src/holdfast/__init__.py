@@ -12,11 +12,12 @@ from holdfast.errors import (
     NotFound,
     StorageError,
 )
+from holdfast.facade import Holdfast
 from holdfast.fsck import FsckReport
 from holdfast.journal import JournalEntry
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Retry, Wait
-from holdfast.runtime import Claim, Event, Holdfast, RunInfo, SignalReceipt
+from holdfast.runtime import Claim, Event, RunInfo, SignalReceipt
 
 __all__ = [
     "Claim",

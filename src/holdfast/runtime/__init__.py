@@ -1,8 +1,8 @@
-"""Commands and questions about runs."""
+"""Commands and questions about runs, one small class on the other: core → runs → claims → questions → upkeep."""
 
 from __future__ import annotations
 
-from holdfast.runtime.holdfast import Holdfast
 from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt
+from holdfast.runtime.upkeep import Upkeep
 
-__all__ = ["Claim", "Event", "Holdfast", "RunInfo", "SignalReceipt"]
+__all__ = ["Claim", "Event", "RunInfo", "SignalReceipt", "Upkeep"]

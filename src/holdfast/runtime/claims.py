@@ -1,0 +1,188 @@
+"""`Claims`: the queue-style protocol for runners that bring their own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast import ambient
+from holdfast.errors import Conflict, InvalidEntry, LeaseLost
+from holdfast.identity import check_id, check_name, hash_token, new_id
+from holdfast.journal import Executed
+from holdfast.moments import from_us
+from holdfast.protocol import commands, facts
+from holdfast.protocol.commands import Command
+from holdfast.protocol.facts import Fact
+from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.values import clean, whole_number
+from holdfast.runtime.records import Claim, RunInfo
+from holdfast.runtime.runs import Runs
+from holdfast.store import Beat, Claimed, ClaimRequest
+
+LOST = ("stale_claim", "expired_claim", "terminal_run")
+CLAIMS_MAX = 10_000
+
+
+class Claims(Runs):
+    """Take due work, keep it, settle it. Everything a holder writes is fenced by its claim."""
+
+    async def claim_next(
+        self,
+        queue: str | None = None,
+        *,
+        owner: str | None = None,
+        lease_ms: int | None = None,
+        limit: int = 1,
+        clogs: Sequence[str] | None = None,
+    ) -> list[Claim]:
+        """Take up to `limit` due items. Each is this caller's alone until its lease ends."""
+        count = whole_number(limit, "limit", 0, CLAIMS_MAX)
+        tokens = {new_id(): ambient.random_token() for _ in range(count)}
+        request = ClaimRequest(
+            queues=(check_id(self.queue if queue is None else queue, "queue"),),
+            clogs=None if clogs is None else tuple(check_id(clog, "clog_id") for clog in clogs),
+            claim_ids=tuple(tokens),
+            claim_token_hashes=tuple(hash_token(token) for token in tokens.values()),
+            owner_id=check_id(self.owner_id if owner is None else owner, "owner"),
+            lease_us=self._lease_us(lease_ms),
+        )
+        found = await self.journal.claim(request)
+        spare = tokens.keys() - {item.claim_id for item in found}
+        taken: list[tuple[Claimed, str]] = []
+        for item in found:
+            claim_id = item.claim_id or await self._take_over(item, request, spare.pop(), tokens)
+            if claim_id is not None:
+                taken.append((item, claim_id))
+        return await self._claims([item._replace(claim_id=claim_id) for item, claim_id in taken], tokens)
+
+    async def heartbeat(self, claim: Claim, lease_ms: int | None = None) -> datetime:
+        """Start the lease anew and answer its end. A lost claim raises `LeaseLost`."""
+        lease_us = self._lease_us(lease_ms)
+        beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, hash_token(claim.token))
+        for beaten in await self._store.heartbeat([beat], lease_us):
+            return from_us(beaten.lease_until)
+        # Not extended at once: it is lost, or someone is writing to the run this very moment. Ask alone.
+        command = commands.Heartbeat(**_fence(claim), lease_us=lease_us)
+        executed = await self.journal.execute(claim.run_id, command)
+        _check_fence(executed, claim)
+        assert executed.at is not None
+        return from_us(executed.at + lease_us)
+
+    async def complete(self, claim: Claim, result: Any = None) -> RunInfo:
+        """End the tick: an outcome is applied, anything else is `Done(result)`. The same again answers the same."""
+        is_outcome = isinstance(result, Ok | Done | Continue | Wait | Retry | Fail)
+        return await self._settle(claim, result if is_outcome else Done(result))
+
+    async def fail(self, claim: Claim, error: str, *, retry: bool = True) -> RunInfo:
+        """End the tick with an error: tried again later, or for good."""
+        return await self._settle(claim, Retry(error) if retry else Fail(error))
+
+    async def release(self, claim: Claim) -> RunInfo:
+        """Give the claim back unused: at once claimable, nothing counted."""
+        return await self._fenced(claim, commands.Release(**_fence(claim)))
+
+    async def emit(self, claim: Claim, type: str, data: Any = None) -> int:
+        """Show something to whoever watches; answers its seq once it is on disk."""
+        value, repaired = clean(data)
+        events = ((check_name(type, "type", longest=128), value),)
+        command = commands.Emit(**_fence(claim), events=events, repaired=repaired)
+        executed = await self.journal.execute(claim.run_id, command)
+        _check_fence(executed, claim)
+        return executed.first_rev
+
+    async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
+        cleaned, repaired = _clean_outcome(outcome)
+        return await self._fenced(claim, commands.Settle(**_fence(claim), outcome=cleaned, repaired=repaired))
+
+    async def _fenced(self, claim: Claim, command: Command) -> RunInfo:
+        executed = await self.journal.execute(claim.run_id, command)
+        _check_fence(executed, claim)
+        return await self._info(executed.state)
+
+    async def _take_over(
+        self, item: Claimed, request: ClaimRequest, claim_id: str, tokens: dict[str, str]
+    ) -> str | None:
+        """Claim an item whose lease ran out; None if that ended the run, or someone was faster."""
+        command = commands.Claim(
+            runnable_key=item.key,
+            claim_id=claim_id,
+            claim_token_hash=hash_token(tokens[claim_id]),
+            owner_id=request.owner_id,
+            lease_us=request.lease_us,
+        )
+        executed = await self.journal.execute(item.run_id, command, exact=True)
+        claimed = any(isinstance(fact, facts.AttemptClaimed) for fact in executed.decision.facts)
+        return claim_id if claimed else None
+
+    async def _claims(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Claim]:
+        """What their holders need to know, read for all of them at once."""
+        states = await self.journal.slices([item.run_id for item in taken])
+        held = [(item, state.work[item.key]) for item in taken if (state := states[item.run_id]).work.get(item.key)]
+        inputs, unreadable = await self._inputs(
+            [(item.run_id, work.input_rev) for item, work in held if work.input_rev]
+        )
+        return [
+            Claim(
+                run_id=item.run_id,
+                runnable_key=item.key,
+                tick_id=item.claim_id,
+                claim_id=item.claim_id,
+                token=tokens[item.claim_id],
+                lease_until=from_us(work.claim.lease_until),
+                attempt=work.attempt,
+                input=getattr(inputs.get((item.run_id, work.input_rev or 0)), "input", None),
+            )
+            for item, work in held
+            if item.claim_id is not None and work.claim is not None and work.claim.claim_id == item.claim_id
+            if item.run_id not in unreadable
+        ]
+
+    async def _inputs(self, places: list[tuple[str, int]]) -> tuple[dict[tuple[str, int], Fact], set[str]]:
+        """The inputs, and the runs whose journal cannot be read: a damaged run must not cost its neighbours theirs."""
+        try:
+            return await self.journal.facts_at(places), set()
+        except InvalidEntry:
+            if len(places) == 1:
+                return {}, {places[0][0]}
+        found: dict[tuple[str, int], Fact] = {}
+        unreadable: set[str] = set()
+        for place in places:
+            one, broken = await self._inputs([place])
+            found |= one
+            unreadable |= broken
+        return found, unreadable
+
+
+def _fence(claim: Claim) -> dict[str, Any]:
+    return {
+        "runnable_key": claim.runnable_key,
+        "claim_id": claim.claim_id,
+        "claim_token_hash": hash_token(claim.token),
+    }
+
+
+def _check_fence(executed: Executed, claim: Claim) -> None:
+    refusal = executed.decision.refusal
+    if refusal in LOST:
+        text = f"the claim on run {claim.run_id} is no longer held; drop the work, another worker has it or will"
+        raise LeaseLost(text, code=refusal)
+    if refusal is not None:
+        raise Conflict(f"run {claim.run_id} refused this: {refusal}", code=refusal)
+
+
+def _clean_outcome(outcome: Outcome) -> tuple[Outcome, bool]:
+    match outcome:
+        case Done(output=value):
+            cleaned, repaired = clean(value)
+            return Done(cleaned), repaired
+        case Continue(input=value) if value is not UNSET:
+            cleaned, repaired = clean(value)
+            return Continue(cleaned), repaired
+        case Retry() | Fail():
+            cleaned, repaired = clean(outcome.error)
+            return msgspec.structs.replace(outcome, error=cleaned), repaired
+        case _:
+            return outcome, False

@@ -1,0 +1,214 @@
+"""`Runs`: the commands that people and programs give a run from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from holdfast.errors import Conflict, DatabaseError, InvalidValue, NotFound
+from holdfast.identity import check_id, check_name, new_id
+from holdfast.journal import Executed
+from holdfast.protocol import commands, facts
+from holdfast.protocol.commands import Command
+from holdfast.protocol.outcomes import UNSET
+from holdfast.protocol.state import RunState
+from holdfast.protocol.values import clean, fingerprint
+from holdfast.runtime.core import Core
+from holdfast.runtime.creation import creation
+from holdfast.runtime.records import RunInfo, SignalReceipt, run_info
+
+
+class Runs(Core):
+    """Create, signal, cancel, pause and answer."""
+
+    async def create_run(self, *, run_id: str | None = None, **options: Any) -> RunInfo:
+        """Create a run. With an input it is pending at once, without one it is idle; 0, False, "" and None are inputs.
+
+        The same `key` (or the same `run_id`) with the same arguments answers the run made first.
+        """
+        command = creation(**self._options(options))
+        chosen = new_id() if run_id is None else check_id(run_id, "run_id")
+        unseen = RunState(run_id=chosen) if run_id is None and command.key is None else None
+        try:
+            executed = await self.journal.execute(chosen, command, known=unseen)
+        except DatabaseError as error:
+            if error.code == "write_rejected":
+                await self._check_session(command.fact)
+            raise
+        self._check_created(executed, command)
+        if command.key is not None and executed.decision.repeat_rev is not None:
+            return await self._existing(executed.state.keys[command.key].run_id)
+        if executed.decision.repeat_rev is not None:
+            return await self._existing(chosen)
+        value = command.fact.input if command.fact.has_input else None
+        return run_info(executed.state, pending_input=value, output=None)
+
+    async def create_runs(self, requests: Sequence[dict[str, Any]]) -> list[RunInfo]:
+        """Create many runs in one commit, all or none."""
+        creations: list[tuple[str, commands.Create]] = []
+        for request in requests:
+            options = self._options(request)
+            run_id = options.pop("run_id", None)
+            chosen = new_id() if run_id is None else check_id(run_id, "run_id")
+            creations.append((chosen, creation(**options)))
+        made = await self._made_before([command for _, command in creations])
+        new = [item for item in creations if _owned_key(item[1]) not in made]
+        try:
+            states = await self.journal.create_all(new) if new else []
+        except Conflict:
+            for _, command in creations:
+                await self._check_session(command.fact)
+            raise
+        infos = {
+            run_id: run_info(state, pending_input=command.fact.input, output=None)
+            for state, (run_id, command) in zip(states, new, strict=True)
+        }
+        return [
+            infos[run_id] if run_id in infos else await self._existing(made[_owned_key(command)])
+            for run_id, command in creations
+        ]
+
+    async def signal(
+        self,
+        run_id: str,
+        input: Any = UNSET,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        interrupt: bool = False,
+    ) -> SignalReceipt:
+        """Put an input into the run's mailbox. Never raises for an unknown or finished run; the receipt says so."""
+        has_input = input is not UNSET
+        value, repaired = clean(input if has_input else None)
+        label = None if name is None else check_name(name, "name")
+        command = commands.Signal(
+            signal_id=new_id(),
+            name=label,
+            has_input=has_input,
+            input=value,
+            interrupt=interrupt,
+            repaired=repaired,
+            **_keyed(key, [label, has_input, value, interrupt]),
+        )
+        executed = await self._command(run_id, command)
+        decision = executed.decision
+        if decision.refusal == "key_reused":
+            raise _key_reused(key)
+        if decision.refusal == "not_found":
+            return SignalReceipt(False, "not_found", None)
+        if decision.repeat_rev is not None:
+            return await self._receipt_again(executed.state, decision.repeat_rev)
+        return SignalReceipt(decision.refusal is None, decision.refusal, executed.first_rev)
+
+    async def cancel(
+        self, run_id: str, reason: str | None = None, *, force: bool = False, actor: str | None = None
+    ) -> RunInfo:
+        """Ask the run to stop and return at once. Nobody works on it, or `force`: it is over now."""
+        (why, who), repaired = clean([reason, actor])
+        command = commands.Cancel(reason=why, actor=who, force=force, repaired=repaired)
+        return await self._known(run_id, await self._command(run_id, command))
+
+    async def pause(
+        self,
+        run_id: str,
+        step: str,
+        kind: Literal["pause", "approval"] = "pause",
+        metadata: dict[str, Any] | None = None,
+    ) -> RunInfo:
+        """Open a question to a person. While it is open nobody can claim the run; signals queue."""
+        if kind not in ("pause", "approval"):
+            raise InvalidValue(f"kind is {kind!r}; use 'pause' or 'approval'")
+        notes, repaired = clean(metadata or {})
+        command = commands.Pause(step=check_name(step, "step"), boundary=kind, metadata=notes, repaired=repaired)
+        return await self._decided(run_id, command)
+
+    async def resume(
+        self, run_id: str, *, actor: str | None = None, step: str | None = None, key: str | None = None
+    ) -> RunInfo:
+        return await self._resolve(run_id, "resume", actor=actor, step=step, key=key)
+
+    async def approve(
+        self,
+        run_id: str,
+        *,
+        actor: str,
+        step: str | None = None,
+        comment: str | None = None,
+        edited: Any = None,
+        key: str | None = None,
+    ) -> RunInfo:
+        return await self._resolve(run_id, "approve", actor=actor, step=step, comment=comment, edited=edited, key=key)
+
+    async def reject(
+        self, run_id: str, *, actor: str, step: str | None = None, comment: str | None = None, key: str | None = None
+    ) -> RunInfo:
+        return await self._resolve(run_id, "reject", actor=actor, step=step, comment=comment, key=key)
+
+    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What a creation is told, with what this runtime adds; for one user, everything is theirs."""
+        options = {"queue": self.queue, **given}
+        if self._user_id is not None and options.setdefault("user_id", self._user_id) != self._user_id:
+            raise NotFound(f"there is no user {options['user_id']} for {self._user_id}")
+        return options
+
+    async def _resolve(self, run_id: str, action: str, **options: Any) -> RunInfo:
+        key = options.pop("key", None)
+        edited, repaired_edit = clean(options.pop("edited", None))
+        values, repaired_values = clean(options)
+        values["edited"], repaired = edited, repaired_edit or repaired_values
+        keyed = _keyed(key, [action, values])
+        return await self._decided(run_id, commands.Resolve(action=action, repaired=repaired, **values, **keyed))
+
+    async def _decided(self, run_id: str, command: Command) -> RunInfo:
+        executed = await self._command(run_id, command)
+        refusal = executed.decision.refusal
+        if refusal == "key_reused":
+            raise _key_reused(command.key)
+        if refusal is not None and refusal != "not_found":
+            raise Conflict(f"run {run_id} does not take this now: {refusal}", code=refusal)
+        return await self._known(run_id, executed)
+
+    async def _receipt_again(self, state: RunState, rev: int) -> SignalReceipt:
+        """The first answer: a signal that came after the end was kept, but not accepted."""
+        if not state.terminal:
+            return SignalReceipt(True, None, rev)
+        sql = "SELECT 1 FROM {s}journal WHERE thread = $1 AND rev > $2 AND kind = 'run_terminal' LIMIT 1"
+        in_time = bool(await self._store.fetch(sql, f"run:{state.run_id}", rev))
+        return SignalReceipt(in_time, None if in_time else "terminal", rev)
+
+    def _check_created(self, executed: Executed, command: commands.Create) -> None:
+        match executed.decision.refusal:
+            case "key_reused":
+                raise _key_reused(command.key)
+            case "id_reused":
+                raise Conflict("this run id was used before, with other arguments", code="id_reused")
+
+    async def _made_before(self, creations: Sequence[commands.Create]) -> dict[tuple[str, str | None], str]:
+        """The runs that these users' keys have made already; a key of another body is a `Conflict`."""
+        made: dict[tuple[str, str | None], str] = {}
+        for command in creations:
+            if command.key is None:
+                continue
+            sql = "SELECT run_id, body_digest FROM {s}keys WHERE scope = $1 AND key = $2"
+            for run_id, body_digest in await self._store.fetch(sql, f"user:{command.fact.user_id}", command.key):
+                if body_digest != command.key_digest:
+                    raise _key_reused(command.key)
+                made[_owned_key(command)] = run_id
+        return made
+
+    async def _check_session(self, fact: facts.RunCreated) -> None:
+        rows = await self._store.fetch("SELECT user_id FROM {s}sessions WHERE session_id = $1", fact.session_id)
+        if rows and rows[0][0] != fact.user_id:
+            raise NotFound(f"there is no session {fact.session_id} for {fact.user_id}")
+
+
+def _owned_key(command: commands.Create) -> tuple[str, str | None]:
+    return command.fact.user_id, command.key
+
+
+def _keyed(key: str | None, body: Any) -> dict[str, Any]:
+    return {} if key is None else {"key": check_name(key, "key"), "key_digest": fingerprint(body)}
+
+
+def _key_reused(key: str | None) -> Conflict:
+    return Conflict(f"key {key!r} was used before with another body; choose a new key", code="key_reused")
