@@ -67,7 +67,7 @@ async def test_facts_leave_the_same_lines_and_rows_everywhere(databases: dict[st
     began = clock.now()
     for hf in databases.values():
         clock.advance((began - clock.now()).total_seconds())
-        await idle(hf, run_id="r1", metadata=AWKWARD, lane="l1", priority=-7)
+        await idle(hf, run_id="r1", metadata=AWKWARD, priority=-7)
         await append(
             hf, entry("signal_received", signal_id="i1", has_input=True, input=AWKWARD, key="k", key_digest="d")
         )

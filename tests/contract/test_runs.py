@@ -23,7 +23,7 @@ async def test_a_run_with_an_input_is_pending(hf: Holdfast, clock: FakeClock) ->
     assert (run.status, run.pending_input, run.attempt, run.deliveries) == ("pending", {"say": "hello"}, 0, 0)
     assert (run.locked_by, run.lock_expires_at, run.wake_at, run.last_error) == (None, None, None, None)
     assert (run.session_id, run.clog_id, run.queue, run.lane) == ("s1", "chat", "slow", "l1")
-    assert (run.created_at, run.started_at, run.finished_at, run.rev) == (clock.now(), None, None, 1)
+    assert (run.created_at, run.started_at, run.finished_at, run.rev) == (clock.now(), None, None, 2)
     assert await look(hf, run.run_id) == run
 
 

@@ -12,7 +12,8 @@ from immutables import Map
 
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
-from holdfast.protocol.decide import Decision, decide
+from holdfast.protocol.decide import decide
+from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Done, Outcome

@@ -18,7 +18,8 @@ from hypothesis.strategies import SearchStrategy
 from holdfast.moments import from_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
-from holdfast.protocol.decide import Decision, decide
+from holdfast.protocol.decide import decide
+from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
@@ -87,12 +88,16 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "max_attempts": (0, 1, 3),
     "max_deliveries": (0, 1, 3),
     "metadata": ({}, {"why": "because"}),
+    "method": ("sum",),
     "mode": ("session", "single"),
     "name": (None, "a"),
     "outcome": ("ok", "continue", "wait", "retry", "ok", "continue", "wait", "retry", "done"),
+    "outbox_id": ("o1", "o2"),
     "output": SMALL_VALUES,
     "owner_id": ("w1",),
     "parent": (None, facts.Parent(run_id="p1", child_key="k")),
+    "payload": SMALL_VALUES,
+    "payload_sha": ("a",),
     "priority": (-1, 0, 1),
     "queue": ("default",),
     "reason": ("expired", "released", "retry", "shrug"),
@@ -106,17 +111,24 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "session_id": ("s1",),
     "signal_id": ("m1", "m2", "m3", "m4"),
     "source_run_id": ("r0",),
+    "spent": ([], ["r:chat"], ["r:chat", "w:helper"]),
     "start": ({}, {"input": 1}),
     "status": ("done", "failed", "cancelled", "idle"),
     "step": STEPS,
+    "target_space": ("mail",),
     "tick_id": CLAIMS,
     "claim_token_hash": tuple(hash_token(claim) for claim in CLAIMS),
     "type": ("note",),
     "until_us": (None, 0, 25, 50),
     "user_id": ("local",),
     "v": (facts.VERSION,),
+    "writes": (
+        [facts.StorageWrite(scope="run", value=1)],
+        [facts.StorageWrite(scope="tick", row_id="a", value="x"), facts.StorageWrite(scope="global", value=2)],
+        [facts.StorageWrite(scope="run", cleared=True), facts.StorageWrite(scope="tick", cleared=True)],
+    ),
 }
-_FREE = frozenset({"data", "edited", "input", "output", "result"})
+_FREE = frozenset({"data", "edited", "input", "output", "payload", "result"})
 _NULLABLE = {("run_terminal", "claim_id"), ("event", "tick_id")}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.protocol import facts
-from holdfast.protocol.decide import Handoff
+from holdfast.protocol.decisions import Handoff
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from tests.protocol.builders import LEASE, LIVE, NOON, SECOND, Run, active, ended, pending
 

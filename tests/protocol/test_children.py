@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import InvalidEntry
 from holdfast.protocol import commands, facts
-from holdfast.protocol.decide import Handoff
+from holdfast.protocol.decisions import Handoff
 from holdfast.protocol.outcomes import Done, Retry
 from tests.protocol.builders import BOOKKEEPING, LEASE, SECOND, Run, active, changes
 

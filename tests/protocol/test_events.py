@@ -95,6 +95,12 @@ HIDDEN: list[Fact] = [
     facts.RunnableApplied(runnable_key="load", result_digest="d"),
     facts.LiveWakeupEmitted(),
     facts.RunForked(source_run_id="r0", at_rev=3),
+    facts.StorageWritten(tick_id="c1", clog_id="chat", writes=[facts.StorageWrite(scope="run", value="secret")]),
+    facts.OutboxEnqueued(tick_id="c1", outbox_id="o1", target_space="mail", payload_sha="a"),
+    facts.TickBegun(tick_id="c1"),
+    facts.EndpointCalled(tick_id="c1", clog_id="chat", method="sum"),
+    facts.LaneEntered(),
+    facts.RunDeleted(),
 ]
 
 

@@ -35,6 +35,12 @@ REQUIRED = {
     "anomaly": {"reason", "entry_kind"},
     "event": {"type"},
     "run_forked": {"source_run_id", "at_rev"},
+    "storage_written": {"tick_id", "clog_id", "writes"},
+    "outbox_enqueued": {"tick_id", "outbox_id", "target_space", "payload_sha"},
+    "tick_begun": {"tick_id"},
+    "endpoint_called": {"tick_id", "clog_id", "method"},
+    "lane_entered": set(),
+    "run_deleted": set(),
 }
 
 

@@ -10,8 +10,9 @@ import pytest
 from holdfast.errors import InvalidValue
 from holdfast.moments import from_us
 from holdfast.protocol import facts
-from holdfast.protocol.decide import ERROR_LENGTH_MAX, outcome_digest
+from holdfast.protocol.decisions import ERROR_LENGTH_MAX
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.settle import outcome_digest
 from holdfast.protocol.state import NEVER
 from tests.protocol.builders import MILLISECOND, NOON, SECOND, Run, active, pending
 

@@ -83,13 +83,13 @@ def head_is_the_row(run: RunSnapshot) -> Iterator[Problem]:
     rev = run.column("rev")
     if isinstance(rev, int):
         yield from head_is_the_last(run.entries, run.thread, rev)
-    elif run.entries:
+    elif run.entries and not (run.whole and run.whole.deleted):
         yield Problem("P7", run.thread, "the run has entries but no row")
 
 
 def rows_are_the_fold(run: RunSnapshot) -> Iterator[Problem]:
     """P1, P7: refolding the entries gives exactly the rows, field by field."""
-    if run.whole is None or not run.stored.tables["runs"]:
+    if run.whole is None or not (run.stored.tables["runs"] or run.whole.deleted):
         return
     for name, wanted in rows.all_rows(run.whole).items():
         yield from _compare(run.thread, name, wanted, run.stored.tables[name])

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.journal.deletion import delete_session
 from holdfast.journal.planner import Executed
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
@@ -48,16 +48,11 @@ async def sweep(journal: Carrier) -> int:
     return len(found)
 
 
-async def deliver_quietly(journal: Carrier, handoff: OpenHandoff) -> None:
-    """Deliver now if possible. A failure costs time only: the row stays for the sweep."""
-    try:
-        await deliver(journal, handoff)
-    except HoldfastError:
-        return
-
-
 async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
     """Carry out what the source's entry means for the target, exactly once however often it is called."""
+    if handoff.kind == "delete_session":
+        await _delete_session(journal, handoff)
+        return
     executed = await _execute(journal, handoff)
     if executed.decision.refusal == "not_found":
         # A cancel that overtook the start of its child: without the child it would be lost, and the child would run.
@@ -68,7 +63,19 @@ async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
         await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
 
 
+async def _delete_session(journal: Carrier, handoff: OpenHandoff) -> None:
+    """A clog deleted its session with the outcome of its tick. The run that asked is the last to know it."""
+    found = await journal.store.fetch("SELECT session_id FROM {s}runs WHERE run_id = $1", handoff.target_run_id)
+    gone = "SELECT session_id FROM {s}tombstones WHERE run_id = $1"
+    for (session_id,) in found or await journal.store.fetch(gone, handoff.target_run_id):
+        await delete_session(journal, session_id, force=True)
+    await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
+
+
 async def _execute(journal: Carrier, handoff: OpenHandoff) -> Executed:
+    if handoff.kind == "delete_run":
+        # The cause may be gone with its run, and nothing of it is needed.
+        return await journal.execute(handoff.target_run_id, commands.Delete(force=True))
     place = (handoff.source_run_id, handoff.rev)
     fact = (await journal.facts_at([place]))[place]
     closes = (handoff.source_run_id, handoff.kind)

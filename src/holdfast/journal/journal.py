@@ -7,14 +7,15 @@ and the state of any revision or instant can be folded again from the entries al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import Conflict, InvalidEntry, NotFound
+from holdfast.errors import Conflict, HoldfastError, InvalidEntry, NotFound
 from holdfast.identity import check_id, check_name
-from holdfast.journal import handoffs
+from holdfast.journal import handoffs, lanes
 from holdfast.journal.checks import check_command, check_fact
 from holdfast.journal.entries import (
     RUN_PREFIX,
@@ -29,10 +30,10 @@ from holdfast.journal.entries import (
 from holdfast.journal.planner import Executed, Limits, RunPlanner, member, plan_command, plan_facts, request_for
 from holdfast.protocol import catalog, facts
 from holdfast.protocol.commands import Command, Create
-from holdfast.protocol.decide import Decision
+from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import Fact
-from holdfast.protocol.state import PENDING, RunState
+from holdfast.protocol.state import PENDING, UNKNOWN, RunState
 from holdfast.protocol.values import canonical, clean, digest, whole_number
 from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Store
 
@@ -80,6 +81,7 @@ class Journal:
         committed = await self._store.commit(
             Intention(request=SliceRequest(run_id, whole=True), plan=plan_facts(given, expected_rev), exact=True)
         )
+        self._promote_soon(committed.plan.after)
         return committed.first_rev + len(given) - 1
 
     async def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[JournalEntry]:
@@ -142,18 +144,21 @@ class Journal:
         """Decide, commit, evolve. When this returns, the answer is on disk."""
         check_id(run_id, "run_id")
         check_command(command)
+        request = request_for(run_id, command)
         intention = Intention(
-            request=request_for(run_id, command),
+            request=request,
             plan=plan_command(command, self._limits, closes=closes),
             known=known,
-            exact=exact,
+            # What is shared with other runs, or looks at all of this one, is decided behind the locks.
+            exact=exact or bool(request.shared) or request.whole,
         )
         committed = await self._store.commit(intention)
         plan = committed.plan
         state = plan.after if committed.at is None else plan.after.resolved(committed.at)
         decision: Decision = plan.answer
-        if decision.handoffs and committed.at is not None:
+        if committed.at is not None:
             self._deliver_soon(run_id, committed.first_rev, decision)
+            self._promote_soon(state)
         return Executed(decision, state, committed.at, committed.first_rev)
 
     async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:
@@ -161,11 +166,14 @@ class Journal:
         members, states = [], []
         for run_id, command in creations:
             check_command(command)
-            before = RunState(run_id=run_id)
+            # Several of one lane may come together, so none enters before all of them stand in it.
+            before = RunState(run_id=run_id, lane_head=UNKNOWN)
             plan = plan_command(command, self._limits)(before, 0, PENDING)
             members.append(member(before, plan.after, [plan]))
             states.append(plan.after)
         at = await self._store.create_all(members)
+        for state in states:
+            self._promote_soon(state)
         return [state.resolved(at) for state in states]
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
@@ -219,8 +227,8 @@ class Journal:
         return [(entry.thread.removeprefix(RUN_PREFIX), fact_of(entry), entry.at) for entry in entries]
 
     async def sweep(self) -> int:
-        """Deliver every open handoff; answer how many there were. Safe to repeat, safe to run anywhere."""
-        return await handoffs.sweep(self)
+        """Deliver every open handoff, fill every free lane; answer how many there were. Safe to repeat anywhere."""
+        return await handoffs.sweep(self) + await lanes.sweep(self)
 
     async def _read_thread(
         self, thread: str, after: int, limit: int | None, *, until_at: int | None = None
@@ -238,7 +246,12 @@ class Journal:
     async def _recorded_head(self, thread: str) -> tuple[int, int]:
         """The revision and instant that the rows give as the thread's last; zeros where they say nothing."""
         if thread.startswith(RUN_PREFIX):
-            sql, name = "SELECT rev, at FROM {s}runs WHERE run_id = $1", thread.removeprefix(RUN_PREFIX)
+            sql = """
+                SELECT rev, at FROM {s}runs WHERE run_id = $1
+                UNION ALL
+                SELECT rev, at FROM {s}tombstones WHERE run_id = $1 AND rev > 0
+            """
+            name = thread.removeprefix(RUN_PREFIX)
         else:
             sql, name = "SELECT rev, at FROM {s}threads WHERE thread = $1", thread
         for rev, at in await self._store.fetch(sql, name):
@@ -258,9 +271,23 @@ class Journal:
     def _deliver_soon(self, run_id: str, first_rev: int, decision: Decision) -> None:
         for handoff in decision.handoffs:
             open_handoff = handoffs.OpenHandoff(handoff.target_run_id, run_id, handoff.kind, first_rev + handoff.fact)
-            task = asyncio.create_task(handoffs.deliver_quietly(self, open_handoff))
-            self._deliveries.add(task)
-            task.add_done_callback(self._deliveries.discard)
+            self._soon(handoffs.deliver(self, open_handoff))
+
+    def _promote_soon(self, state: RunState) -> None:
+        """Whoever queued up in a lane or left it looks whose turn it is."""
+        if state.lane is not None and not (state.ticket and state.ticket.held):
+            self._soon(lanes.promote(self, state.session_id, state.lane))
+
+    def _soon(self, delivery: Coroutine[Any, Any, None]) -> None:
+        """Now if possible. A failure costs time only: what must happen stands in rows that the sweep reads."""
+        task = asyncio.create_task(_quietly(delivery))
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+
+
+async def _quietly(delivery: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(HoldfastError):
+        await delivery
 
 
 def _check_range(after: int, limit: int | None) -> None:

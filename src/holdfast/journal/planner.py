@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,12 +12,16 @@ from holdfast.errors import Conflict, InvalidEntry
 from holdfast.journal import rows
 from holdfast.journal.entries import line_of
 from holdfast.protocol import facts
-from holdfast.protocol.commands import ClaimCommand, Command, Create
-from holdfast.protocol.decide import Decision, decide
+from holdfast.protocol.commands import CallEndpoint, ClaimCommand, Command, Create, Recover, Settle
+from holdfast.protocol.decide import decide
+from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.state import RunState
-from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Slice, SliceRequest
+from holdfast.protocol.storage import SHARED, ClogWrites, name_of
+from holdfast.protocol.values import canonical
+from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Row, Slice, SliceRequest
 
 PlanFunction = Callable[[RunState, int, int], Plan[RunState]]
 
@@ -59,6 +64,7 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
         for name, extra in plan.changes.drops.items():
             changed.drops.setdefault(name, []).extend(extra)
     return Member(
+        gone=after.deleted,
         run_id=after.run_id,
         expected_rev=before.rev,
         run=rows.moving_row(after),
@@ -74,14 +80,27 @@ def request_for(run_id: str, command: Command) -> SliceRequest:
     scope = f"run:{run_id}"
     if isinstance(command, Create):
         scope = f"user:{command.fact.user_id}"
+    created = command.fact if isinstance(command, Create) else None
+    written = command.staged.storage if isinstance(command, Settle | CallEndpoint) else ()
     return SliceRequest(
         run_id=run_id,
-        claim_id=getattr(command, "claim_id", ""),
+        claim_id=getattr(command, "claim_id", "") or getattr(command, "tick_id", ""),
         runnable_key=getattr(command, "runnable_key", ""),
         child_run_id=getattr(command, "child_run_id", ""),
         scope=scope if command.key is not None else "",
         key=command.key or "",
+        session_id=created.session_id if created else "",
+        lane=(created.lane or "") if created else "",
+        storage="versions" if written else "",
+        shared=_shared_names(written),
+        whole=isinstance(command, Recover),
     )
+
+
+def _shared_names(written: Sequence[ClogWrites]) -> str:
+    """The rows that these writes share with other runs, as a JSON list; nothing if there are none."""
+    names = {write.name for part in written for write in part.writes if write.scope in SHARED}
+    return json.dumps(sorted(names)) if names else ""
 
 
 def plan_command(command: Command, limits: Limits, *, closes: tuple[str, str] | None = None) -> PlanFunction:
@@ -90,12 +109,15 @@ def plan_command(command: Command, limits: Limits, *, closes: tuple[str, str] | 
     def plan(state: RunState, now: int, at: int) -> Plan[RunState]:
         decision = decide(state, command, now)
         after, entries = _remember(state, decision.facts, at, limits)
+        if entries:
+            after, entered = _remember(after, its_turn(after), at, limits)
+            entries += entered
         fenced = isinstance(command, ClaimCommand) and decision.refusal is None and decision.repeat_rev is None
         return Plan(
             after=after,
             entries=entries,
             fences=_fences(command) if fenced and _holds_already(state, command) else [],
-            changes=_handoff_rows(state, decision, closes if entries else None),
+            changes=_more_rows(state, decision, closes if entries else None, at),
             answer=decision,
         )
 
@@ -110,6 +132,8 @@ def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None)
             raise Conflict(
                 f"run:{state.run_id} is at revision {state.rev}, not {expected_rev}; read it, then decide again"
             )
+        if not state.exists and state.created_digest:
+            raise Conflict(f"run {state.run_id} was deleted, and an id is never used again", code="id_reused")
         if not state.exists and not isinstance(given[0][0], facts.RunCreated):
             raise InvalidEntry(f"run:{state.run_id} does not exist; its first entry must be a run_created")
         after = state
@@ -138,8 +162,14 @@ def _holds_already(state: RunState, command: Any) -> bool:
     return work is not None and work.claim is not None and work.claim.claim_id == command.claim_id
 
 
-def _handoff_rows(state: RunState, decision: Decision, closes: tuple[str, str] | None) -> Changes:
+def _more_rows(state: RunState, decision: Decision, closes: tuple[str, str] | None, at: int) -> Changes:
+    """Rows that belong to no run alone: handoffs, shared storage, the outbox."""
     changed = Changes(puts={}, drops={})
+    for rev, fact in enumerate(decision.facts, start=state.rev + 1):
+        if isinstance(fact, facts.StorageWritten):
+            _share(changed, state, fact, rev)
+        elif isinstance(fact, facts.OutboxEnqueued):
+            changed.puts.setdefault("outbox", []).append(_outbox_row(state, fact, at))
     if decision.handoffs:
         changed.puts["handoffs"] = [
             (handoff.target_run_id, state.run_id, handoff.kind, state.rev + handoff.fact + 1)
@@ -148,3 +178,22 @@ def _handoff_rows(state: RunState, decision: Decision, closes: tuple[str, str] |
     if closes:
         changed.drops["handoffs"] = [(state.run_id, *closes)]
     return changed
+
+
+def _share(changed: Changes, state: RunState, fact: facts.StorageWritten, rev: int) -> None:
+    for write in fact.writes:
+        if write.scope not in SHARED:
+            continue
+        name = name_of(state, write.scope, fact.clog_id)
+        if write.cleared:
+            changed.drops.setdefault("shared_storage", []).append((name,))
+            continue
+        session_id = state.session_id if write.scope == "session" else None
+        row = (name, session_id, state.run_id, rev, canonical(write.value))
+        changed.puts.setdefault("shared_storage", []).append(row)
+
+
+def _outbox_row(state: RunState, fact: facts.OutboxEnqueued, at: int) -> Row:
+    payload = canonical(fact.payload)
+    sent = (fact.outbox_id, state.run_id, fact.target_space, payload, fact.payload_sha, fact.idempotency_key)
+    return (*sent, "pending", 0, at, at)

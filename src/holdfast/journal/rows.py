@@ -16,9 +16,12 @@ from holdfast.protocol.state import (
     Runnable,
     RunState,
     Signal,
+    Stored,
     Tick,
+    Ticket,
     Work,
 )
+from holdfast.protocol.values import canonical
 from holdfast.store import Changes, Row, Slice
 
 _HEADER = (
@@ -42,7 +45,7 @@ def open_state(run_id: str, seen: Slice) -> RunState:
     """The slice of the run that these rows show."""
     keys = Map({row["key"]: KeyUse(row["body_digest"], row["rev"], row["run_id"]) for row in seen.keys})
     if seen.run is None:
-        return RunState(run_id=run_id, keys=keys, created_digest=seen.first_digest or "")
+        return RunState(run_id=run_id, keys=keys, created_digest=seen.first_digest or "", lane_head=_lane_head(seen))
     run = seen.run
     signals = [_signal(row) for row in seen.signals]
     children = [_child(row) for row in seen.children]
@@ -62,7 +65,20 @@ def open_state(run_id: str, seen: Slice) -> RunState:
         runnables=Map({row["key"]: _runnable(row) for row in seen.runnables}),
         keys=keys,
         anomalies=Map({(row["reason"], row["claim_id"]): _refusal(row) for row in seen.anomalies}),
+        storage=Map(
+            {
+                (row["clog_id"], row["tick_id"], row["row_id"]): Stored(rev=row["rev"], at=row["at"])
+                for row in seen.storage
+            }
+        ),
+        ticket=next((Ticket(at=row["at"], held=bool(row["held"])) for row in seen.tickets), None),
+        lane_head=_lane_head(seen),
+        shared=Map({row["name"]: f"{row['run_id']}:{row['rev']}" for row in seen.shared}),
     )
+
+
+def _lane_head(seen: Slice) -> str:
+    return next((row["run_id"] for row in seen.lane), "")
 
 
 def fixed_row(state: RunState) -> Row:
@@ -113,13 +129,18 @@ def moving_row(state: RunState) -> Row:
 
 def all_rows(state: RunState) -> dict[str, list[Row]]:
     """Every row that a whole state implies, by table: what a rebuild writes and what fsck compares."""
+    if state.deleted:
+        return {"runs": [], **{name: [] for name in _TABLES}, "tombstones": [_tombstone_row(state)]}
     tables = {name: [make(state, item) for item in items(state)] for name, (items, make) in _TABLES.items()}
-    return {"runs": [(*fixed_row(state), *moving_row(state))], **tables}
+    return {"runs": [(*fixed_row(state), *moving_row(state))], **tables, "tombstones": []}
 
 
 def changes(before: RunState, after: RunState) -> Changes:
     """The rows that differ between two states of one slice. What neither shows stays untouched."""
     found = Changes(puts={}, drops={})
+    if after.deleted:
+        # The run's row goes, and everything that hangs on it.
+        return Changes(puts={"tombstones": [_tombstone_row(after)]}, drops={})
     for name in _COLLECTIONS:
         old, new = getattr(before, name), getattr(after, name)
         if old is new:
@@ -131,12 +152,45 @@ def changes(before: RunState, after: RunState) -> Changes:
             found.puts[name] = puts
         if drops:
             found.drops[name] = [(after.run_id, key) for key in drops]
+    _change_storage(before, after, found)
+    _change_ticket(before, after, found)
     keys = [_key_row(after, item) for item in after.keys.items() if item[0] not in before.keys]
     if after.created_key and not before.exists:
         keys.append(_created_key_row(after))
     if keys:
         found.puts["keys"] = keys
     return found
+
+
+def _change_storage(before: RunState, after: RunState, found: Changes) -> None:
+    if before.storage is after.storage:
+        return
+    puts = [_stored_row(after, item) for item in after.storage.items() if before.storage.get(item[0]) != item[1]]
+    drops = [(after.run_id, *where) for where in before.storage if where not in after.storage]
+    if puts:
+        found.puts["run_storage"] = puts
+    if drops:
+        found.drops["run_storage"] = drops
+
+
+def _change_ticket(before: RunState, after: RunState, found: Changes) -> None:
+    if after.ticket is not None and after.ticket != before.ticket:
+        found.puts["lane_tickets"] = [_ticket_row(after, after.ticket)]
+    elif after.ticket is None and before.ticket is not None:
+        found.drops["lane_tickets"] = [(after.run_id,)]
+
+
+def _stored_row(state: RunState, item: tuple[tuple[str, str, str], Stored]) -> Row:
+    where, stored = item
+    return (state.run_id, *where, stored.rev, stored.at, canonical(stored.value))
+
+
+def _ticket_row(state: RunState, ticket: Ticket) -> Row:
+    return (state.run_id, state.session_id, state.lane, ticket.at, int(ticket.held))
+
+
+def _tombstone_row(state: RunState) -> Row:
+    return (state.run_id, state.session_id, state.user_id, state.rev, state.at)
 
 
 def _work_row(state: RunState, work: Work) -> Row:
@@ -157,6 +211,7 @@ def _work_row(state: RunState, work: Work) -> Row:
         claim.claim_id if claim else None,
         claim.claim_token_hash if claim else None,
         claim.lease_until if claim else None,
+        int(work.blocked),
     )
 
 
@@ -170,6 +225,7 @@ def _tick_row(state: RunState, tick: Tick) -> Row:
         tick.outcome,
         tick.result_digest,
         tick.settled_rev,
+        " ".join(tick.spent),
     )
 
 
@@ -242,6 +298,8 @@ _TABLES: dict[str, tuple[Callable[[RunState], Iterable[Any]], _Make]] = {
     "runnables": (lambda state: state.runnables.values(), _runnable_row),
     "anomalies": (lambda state: state.anomalies.values(), _refusal_row),
     "keys": (_all_keys, lambda _, row: cast(Row, row)),
+    "run_storage": (lambda state: state.storage.items(), _stored_row),
+    "lane_tickets": (lambda state: filter(None, [state.ticket]), _ticket_row),
 }
 _COLLECTIONS = ("work", "ticks", "signals", "children", "runnables", "anomalies")
 
@@ -259,12 +317,13 @@ def _work(row: dict[str, Any]) -> Work:
         deliveries=row["deliveries"],
         input_rev=row["input_rev"],
         claim=claim,
+        blocked=bool(row["blocked"]),
     )
 
 
 def _tick(row: dict[str, Any]) -> Tick:
     names = ("tick_id", "key", "claimed_rev", "started_at", "outcome", "result_digest", "settled_rev")
-    return Tick(**{name: row[name] for name in names})
+    return Tick(**{name: row[name] for name in names}, spent=tuple(row["spent"].split()))
 
 
 def _signal(row: dict[str, Any]) -> Signal:

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.protocol.facts import ROOT, RunCreated
 from holdfast.protocol.outcomes import Outcome
+from holdfast.protocol.storage import ClogWrites
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +44,47 @@ class Heartbeat(ClaimCommand, frozen=True, kw_only=True):
     lease_us: int
 
 
+class ChildStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A child that waits for its parent's commit."""
+
+    child_run_id: str
+    clog_id: str
+    child_key: str
+    step: str = ""
+    start: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    repaired: bool = False
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery that waits for its tick's commit."""
+
+    outbox_id: str
+    target_space: str
+    payload: Any = None
+    payload_sha: str
+    idempotency_key: str | None = None
+    repaired: bool = False
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tick wants beside its outcome; it commits with the outcome or not at all."""
+
+    storage: tuple[ClogWrites, ...] = ()
+    outbox: tuple[OutboxRow, ...] = ()
+    children: tuple[ChildStart, ...] = ()
+    deletes: tuple[str, ...] = ()
+    """`run` or `session`: what is to be deleted once the tick has ended."""
+
+
 class Settle(ClaimCommand, frozen=True, kw_only=True):
-    """End the tick with an outcome. `keep` names the events a retry must not drop."""
+    """End the tick with an outcome. `keep` names the events a retry must not drop, `events` are the last ones."""
 
     outcome: Outcome
     keep: list[list[int]] = []
     repaired: bool = False
+    events: tuple[tuple[str, Any], ...] = ()
+    staged: Staged = Staged()
 
 
 class Release(ClaimCommand, frozen=True, kw_only=True):
@@ -105,6 +141,57 @@ class StartChild(ClaimCommand, frozen=True, kw_only=True):
     start: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     repaired: bool = False
+
+
+class BeginTick(Command, frozen=True, kw_only=True):
+    """Open a tick for direct calls of endpoints."""
+
+    tick_id: str
+
+
+class Speak(Command, frozen=True, kw_only=True):
+    """Events of an endpoint that was called directly, in a begun tick."""
+
+    tick_id: str
+    events: tuple[tuple[str, Any], ...]
+    repaired: bool = False
+
+
+class CallEndpoint(Command, frozen=True, kw_only=True):
+    """An endpoint returned (or raised `error`): keep what it wrote and what it used up."""
+
+    tick_id: str
+    clog_id: str
+    method: str
+    spent: tuple[str, ...] = ()
+    error: str | None = None
+    staged: Staged = Staged()
+
+
+class EnterLane(Command, frozen=True, kw_only=True):
+    """Let the run into its lane if it is its turn."""
+
+
+class NoteWakeup(Command, frozen=True, kw_only=True):
+    """A notifier was told that this work is due."""
+
+    runnable_key: str = ROOT
+
+
+class Delete(Command, frozen=True, kw_only=True):
+    """Hide the run; one that is not over is cancelled first. While somebody works on it only with `force`."""
+
+    actor: str | None = None
+    force: bool = False
+
+
+class Recover(Command, frozen=True, kw_only=True):
+    """Schedule what was planned and never scheduled, then apply what was completed and never applied.
+
+    `inputs` holds what each planned runnable was planned with.
+    """
+
+    inputs: dict[str, Any] = {}
 
 
 class FinishChild(Command, frozen=True, kw_only=True):

@@ -7,45 +7,18 @@ that has ended at `now` has ended. A lease that still holds at `now` is judged a
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, assert_never
+from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from holdfast.errors import InvalidValue
-from holdfast.moments import to_us
 from holdfast.protocol import commands, facts
-from holdfast.protocol.backoff import Backoff
-from holdfast.protocol.commands import ClaimCommand, Command
-from holdfast.protocol.evolve import ACTIONS, judge_claim, judge_fence, judge_repeat
+from holdfast.protocol.commands import Command
+from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, end, lost_fence, refuse
+from holdfast.protocol.evolve import ACTIONS, BEGUN, judge_claim
 from holdfast.protocol.facts import ROOT, Fact
-from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.lanes import its_turn
+from holdfast.protocol.settle import STORAGE_CONFLICT, enqueued, last_words, settle
 from holdfast.protocol.state import RunState
-from holdfast.protocol.values import digest, fingerprint
-
-DURATION_MAX_US = 1 << 56
-ERROR_LENGTH_MAX = 2_000
-
-
-class Handoff(msgspec.Struct, frozen=True, kw_only=True):
-    """What this commit means for another run, delivered there as a command of its own.
-
-    `fact` is the index of the fact among the decided ones that holds the details.
-    """
-
-    target_run_id: str
-    kind: str
-    fact: int
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts to commit; or a refusal with its reason; or a repeat of what `rev` already says."""
-
-    facts: tuple[Fact, ...] = ()
-    handoffs: tuple[Handoff, ...] = ()
-    refusal: str | None = None
-    repeat_rev: int | None = None
+from holdfast.protocol.storage import facts_of, has_changed
+from holdfast.protocol.values import digest
 
 
 def decide(state: RunState, command: Command, now: int) -> Decision:
@@ -55,39 +28,12 @@ def decide(state: RunState, command: Command, now: int) -> Decision:
     return _DECIDERS[type(command)](state, command, now)
 
 
-def outcome_digest(outcome: Outcome) -> str:
-    """Two outcomes are the same result exactly if this is equal."""
-    return fingerprint([type(outcome).__name__, _plain(outcome)])
-
-
-def _plain(outcome: Outcome) -> Any:
-    return msgspec.to_builtins(outcome, enc_hook=str)
-
-
 def _repeat_key(state: RunState, command: Command) -> Decision:
     assert command.key is not None
     use = state.keys[command.key]
     if use.body_digest == command.key_digest:
         return Decision(repeat_rev=use.rev)
     return Decision(refusal="key_reused")
-
-
-def _refuse(state: RunState, reason: str, kind: str, command: Any) -> Decision:
-    claim_id = getattr(command, "claim_id", "")
-    if not state.exists or (reason, claim_id) in state.anomalies:
-        return Decision(refusal=reason)
-    step = getattr(command, "step", None) or ""
-    runnable_key = getattr(command, "runnable_key", ROOT)
-    anomaly = facts.Anomaly(reason=reason, entry_kind=kind, runnable_key=runnable_key, claim_id=claim_id, step=step)
-    return Decision(facts=(anomaly,), refusal=reason)
-
-
-def _fence(state: RunState, command: ClaimCommand, now: int) -> str | None:
-    if not state.exists:
-        return "stale_claim"
-    if state.terminal:
-        return "terminal_run"
-    return judge_fence(state, command.runnable_key, command.claim_id, command.claim_token_hash, now)
 
 
 def _create(state: RunState, command: commands.Create, now: int) -> Decision:
@@ -108,17 +54,17 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
     work = state.work[command.runnable_key]
     decided: list[Fact] = []
     if work.claim:
-        from_seq = _claimed_rev(state, work.claim.claim_id)
+        from_seq = claimed_rev(state, work.claim.claim_id)
         if work.claim.claim_id == command.claim_id:
             return Decision(repeat_rev=from_seq)
         decided.append(
             facts.TickAbandoned(tick_id=work.claim.claim_id, from_seq=from_seq, reason="expired", runnable_key=work.key)
         )
     if state.cancel_requested_at is not None:
-        return _end(state, decided, facts.RunTerminal(status="cancelled", error_kind="cancelled"))
+        return end(state, decided, facts.RunTerminal(status="cancelled", error_kind="cancelled"))
     if work.deliveries >= state.max_deliveries or (work.claim and not state.resumable):
         lost = f"the worker was lost {work.deliveries} times while working on this input"
-        return _end(state, decided, facts.RunTerminal(status="failed", error=lost, error_kind="worker_lost"))
+        return end(state, decided, facts.RunTerminal(status="failed", error=lost, error_kind="worker_lost"))
     claimed = facts.AttemptClaimed(
         runnable_key=work.key,
         claim_id=command.claim_id,
@@ -131,9 +77,9 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
 
 
 def _heartbeat(state: RunState, command: commands.Heartbeat, now: int) -> Decision:
-    refusal = _fence(state, command, now)
+    refusal = lost_fence(state, command, now)
     if refusal:
-        return _refuse(state, refusal, "attempt_heartbeat", command)
+        return refuse(state, refusal, "attempt_heartbeat", command)
     beat = facts.AttemptHeartbeat(
         runnable_key=command.runnable_key,
         claim_id=command.claim_id,
@@ -143,135 +89,16 @@ def _heartbeat(state: RunState, command: commands.Heartbeat, now: int) -> Decisi
     return Decision(facts=(beat,))
 
 
-def _settle(state: RunState, command: commands.Settle, now: int) -> Decision:
-    result_digest = outcome_digest(command.outcome)
-    refusal = _fence(state, command, now)
-    if refusal:
-        known = judge_repeat(state, command.claim_id, result_digest)
-        if known == "repeat":
-            return Decision(repeat_rev=state.ticks[command.claim_id].settled_rev)
-        return _refuse(state, known or refusal, "tick_settled", command)
-    if state.cancel_requested_at is not None:
-        return _end(state, [], _terminal(command, "cancelled", result_digest, error_kind="cancelled"))
-    if command.runnable_key != ROOT:
-        return _settle_step(state, command, result_digest)
-    return _apply_outcome(state, command, command.outcome, result_digest)
-
-
-def _apply_outcome(state: RunState, command: commands.Settle, outcome: Outcome, result_digest: str) -> Decision:
-    match outcome:
-        case Ok() if state.mode == "single":
-            return _end(state, [], _terminal(command, "done", result_digest, outcome="ok"))
-        case Ok():
-            return Decision(facts=(_settled(command, "ok", result_digest),))
-        case Done(output=output):
-            return _end(state, [], _terminal(command, "done", result_digest, outcome="done", output=output))
-        case Continue(input=given):
-            has_input = given is not UNSET
-            settled = _settled(
-                command, "continue", result_digest, has_input=has_input, input=given if has_input else None
-            )
-            return Decision(facts=(settled,))
-        case Wait():
-            return Decision(facts=(_settled(command, "wait", result_digest, **_sleep(outcome)),))
-        case Retry():
-            return _retry(state, command, outcome, result_digest)
-        case Fail(error=error, kind=kind):
-            terminal = _terminal(
-                command, "failed", result_digest, outcome="failed", error=_capped(error), error_kind=kind
-            )
-            return _end(state, [], terminal)
-        case _:
-            assert_never(outcome)
-
-
-def _retry(state: RunState, command: commands.Settle, outcome: Retry, result_digest: str) -> Decision:
-    attempt = state.attempt + 1
-    error = _capped(outcome.error)
-    if attempt >= state.max_attempts:
-        terminal = _terminal(command, "failed", result_digest, outcome="retry", error=error, error_kind=outcome.kind)
-        return _end(state, [], terminal)
-    delay_us = _retry_delay_us(state, outcome, attempt)
-    settled = _settled(command, "retry", result_digest, delay_us=delay_us, error=error, error_kind=outcome.kind)
-    return Decision(facts=(settled, *_unsay(state, command)))
-
-
-def _retry_delay_us(state: RunState, outcome: Retry, attempt: int) -> int:
-    if outcome.after is not None:
-        return _microseconds(outcome.after)
-    return Backoff(state.backoff_us, state.backoff_max_us).delay_us(attempt)
-
-
-def _unsay(state: RunState, command: commands.Settle) -> tuple[Fact, ...]:
-    """A tick that spoke since it was claimed is marked: its words must not stand beside those of the next try."""
-    claimed_rev = _claimed_rev(state, command.claim_id)
-    if claimed_rev == state.rev:
-        return ()
-    dropped = facts.TickAbandoned(
-        tick_id=command.claim_id,
-        from_seq=claimed_rev,
-        reason="retry",
-        runnable_key=command.runnable_key,
-        keep=command.keep,
-    )
-    return (dropped,)
-
-
-def _claimed_rev(state: RunState, claim_id: str) -> int:
-    """Where the tick's own entries begin. A slice that does not show the tick has nothing of it to drop."""
-    tick = state.ticks.get(claim_id)
-    return tick.claimed_rev if tick else state.rev
-
-
-def _settle_step(state: RunState, command: commands.Settle, result_digest: str) -> Decision:
-    """A workflow step has results and failures; what they mean for the run is the planner's business."""
-    outcome = command.outcome
-    fence: dict[str, Any] = {
-        "runnable_key": command.runnable_key,
-        "claim_id": command.claim_id,
-        "claim_token_hash": command.claim_token_hash,
-        "result_digest": result_digest,
-        "repaired": command.repaired,
-    }
-    if isinstance(outcome, Retry | Fail):
-        attempt = state.work[command.runnable_key].attempt + 1
-        failed = facts.AttemptFailed(**fence, error=_capped(outcome.error), error_kind=outcome.kind)
-        if isinstance(outcome, Fail) or attempt >= state.max_attempts:
-            return Decision(facts=(failed,))
-        again = replace(failed, retry_delay_us=_retry_delay_us(state, outcome, attempt))
-        return Decision(facts=(again, *_unsay(state, command)))
-    result = outcome.output if isinstance(outcome, Done) else None
-    return Decision(facts=(facts.AttemptCompleted(**fence, result=result),))
-
-
-def _end(state: RunState, before: list[Fact], terminal: facts.RunTerminal) -> Decision:
-    """The last entry, an `error` event before a failing one, and word to the parent and the open children."""
-    decided = list(before)
-    if terminal.status == "failed":
-        data = {"message": terminal.error or "", "kind": terminal.error_kind}
-        decided.append(facts.Event(type="error", data=data))
-    decided.append(terminal)
-    last = len(decided) - 1
-    handoffs: list[Handoff] = []
-    if state.parent_run_id is not None:
-        handoffs.append(Handoff(target_run_id=state.parent_run_id, kind="child_finished", fact=last))
-    if terminal.status == "cancelled":
-        handoffs += [
-            Handoff(target_run_id=child.child_run_id, kind="cancel", fact=last) for child in state.open_children()
-        ]
-    return Decision(facts=tuple(decided), handoffs=tuple(handoffs))
-
-
 def _release(state: RunState, command: commands.Release, now: int) -> Decision:
     tick = state.ticks.get(command.claim_id)
     if tick and tick.outcome == "released":
         return Decision(repeat_rev=tick.settled_rev)
-    refusal = _fence(state, command, now)
+    refusal = lost_fence(state, command, now)
     if refusal:
-        return _refuse(state, refusal, "tick_abandoned", command)
+        return refuse(state, refusal, "tick_abandoned", command)
     released = facts.TickAbandoned(
         tick_id=command.claim_id,
-        from_seq=_claimed_rev(state, command.claim_id),
+        from_seq=claimed_rev(state, command.claim_id),
         reason="released",
         runnable_key=command.runnable_key,
         claim_token_hash=command.claim_token_hash,
@@ -279,27 +106,15 @@ def _release(state: RunState, command: commands.Release, now: int) -> Decision:
     )
     if state.cancel_requested_at is not None and len(state.live_claims(now)) == 1:
         # The last holder lets go of a run that someone wants to stop: nobody else may begin on it.
-        return _end(state, [released], facts.RunTerminal(status="cancelled", error_kind="cancelled"))
+        return end(state, [released], facts.RunTerminal(status="cancelled", error_kind="cancelled"))
     return Decision(facts=(released,))
 
 
 def _emit(state: RunState, command: commands.Emit, now: int) -> Decision:
-    refusal = _fence(state, command, now)
+    refusal = lost_fence(state, command, now)
     if refusal:
-        return _refuse(state, refusal, "event", command)
-    attempt = state.work[command.runnable_key].attempt
-    decided = tuple(
-        facts.Event(
-            type=kind,
-            data=data,
-            tick_id=command.claim_id,
-            runnable_key=command.runnable_key,
-            attempt=attempt,
-            repaired=command.repaired,
-        )
-        for kind, data in command.events
-    )
-    return Decision(facts=decided)
+        return refuse(state, refusal, "event", command)
+    return Decision(facts=tuple(last_words(state, command)))
 
 
 def _signal(state: RunState, command: commands.Signal, now: int) -> Decision:
@@ -333,7 +148,7 @@ def _cancel(state: RunState, command: commands.Cancel, now: int) -> Decision:
         )
         decided.append(requested)
     if command.force or not state.live_claims(now):
-        return _end(state, decided, facts.RunTerminal(status="cancelled", error_kind="cancelled"))
+        return end(state, decided, facts.RunTerminal(status="cancelled", error_kind="cancelled"))
     return Decision(facts=tuple(decided), repeat_rev=None if decided else state.rev)
 
 
@@ -341,11 +156,11 @@ def _pause(state: RunState, command: commands.Pause, now: int) -> Decision:
     if not state.exists:
         return Decision(refusal="not_found")
     if state.terminal:
-        return _refuse(state, "terminal_run", "manual_step_paused", command)
+        return refuse(state, "terminal_run", "manual_step_paused", command)
     if state.boundary:
         if (state.boundary.step, state.boundary.kind) == (command.step, command.boundary):
             return Decision(repeat_rev=state.boundary.rev)
-        return _refuse(state, "active_manual_step", "manual_step_paused", command)
+        return refuse(state, "active_manual_step", "manual_step_paused", command)
     paused = facts.ManualStepPaused(
         step=command.step,
         boundary=command.boundary,
@@ -361,11 +176,11 @@ def _resolve(state: RunState, command: commands.Resolve, now: int) -> Decision:
     if not state.exists:
         return Decision(refusal="not_found")
     if state.terminal:
-        return _refuse(state, "terminal_run", "manual_step_resolved", command)
+        return refuse(state, "terminal_run", "manual_step_resolved", command)
     fits = boundary and command.step in (None, boundary.step) and command.action in ACTIONS[boundary.kind]
     named = command.action == "resume" or bool(command.actor)
     if boundary is None or not fits or not named:
-        return _refuse(state, "stale_manual_resolution", "manual_step_resolved", command)
+        return refuse(state, "stale_manual_resolution", "manual_step_resolved", command)
     resolved = facts.ManualStepResolved(
         step=boundary.step,
         action=command.action,
@@ -379,23 +194,23 @@ def _resolve(state: RunState, command: commands.Resolve, now: int) -> Decision:
     if command.action != "reject":
         return Decision(facts=(resolved,))
     error = command.comment or f"{boundary.step} was rejected by {command.actor}"
-    return _end(
+    return end(
         state,
         [resolved],
-        facts.RunTerminal(status="failed", error=_capped(error), error_kind="rejected"),
+        facts.RunTerminal(status="failed", error=capped(error), error_kind="rejected"),
     )
 
 
 def _start_child(state: RunState, command: commands.StartChild, now: int) -> Decision:
-    refusal = _fence(state, command, now)
+    refusal = lost_fence(state, command, now)
     if refusal:
-        return _refuse(state, refusal, "child_run_started", command)
+        return refuse(state, refusal, "child_run_started", command)
     logical = (command.step, command.clog_id, command.child_key)
     known = state.children.get(command.child_run_id)
     if known and (known.step, known.clog_id, known.child_key) == logical:
         return Decision(repeat_rev=known.started_rev)
     if known or state.child_ids.get(logical, command.child_run_id) != command.child_run_id:
-        return _refuse(state, "conflicting_child_run", "child_run_started", command)
+        return refuse(state, "conflicting_child_run", "child_run_started", command)
     started = facts.ChildRunStarted(
         child_run_id=command.child_run_id,
         clog_id=command.clog_id,
@@ -416,7 +231,7 @@ def _finish_child(state: RunState, command: commands.FinishChild, now: int) -> D
         return Decision(repeat_rev=state.rev)
     child = state.children.get(command.child_run_id)
     if child is None:
-        return _refuse(state, "conflicting_child_run", "child_run_finished", command)
+        return refuse(state, "conflicting_child_run", "child_run_finished", command)
     if child.status is not None:
         return Decision(repeat_rev=child.finished_rev)
     finished = facts.ChildRunFinished(
@@ -428,51 +243,107 @@ def _finish_child(state: RunState, command: commands.FinishChild, now: int) -> D
     return Decision(facts=(finished,))
 
 
-def _settled(command: commands.Settle, outcome: str, result_digest: str, **fields: Any) -> facts.TickSettled:
-    return facts.TickSettled(
-        claim_id=command.claim_id,
-        claim_token_hash=command.claim_token_hash,
-        outcome=outcome,
-        result_digest=result_digest,
-        repaired=command.repaired,
-        **fields,
+def _begin_tick(state: RunState, command: commands.BeginTick, now: int) -> Decision:
+    if not state.exists:
+        return Decision(refusal="not_found")
+    tick = state.ticks.get(command.tick_id)
+    if tick:
+        return Decision(repeat_rev=tick.claimed_rev) if tick.outcome == BEGUN else Decision(refusal="tick_active")
+    if state.terminal:
+        return Decision(refusal="terminal_run")
+    return Decision(facts=(facts.TickBegun(tick_id=command.tick_id),))
+
+
+def _speak(state: RunState, command: commands.Speak, now: int) -> Decision:
+    refusal = _not_begun(state, command.tick_id)
+    if refusal:
+        return Decision(refusal=refusal)
+    said = (
+        facts.Event(type=kind, data=data, tick_id=command.tick_id, repaired=command.repaired)
+        for kind, data in command.events
     )
+    return Decision(facts=tuple(said))
 
 
-def _terminal(command: commands.Settle, status: str, result_digest: str, **fields: Any) -> facts.RunTerminal:
-    return facts.RunTerminal(
-        status=status,
-        runnable_key=command.runnable_key,
-        claim_id=command.claim_id,
-        claim_token_hash=command.claim_token_hash,
-        result_digest=result_digest,
-        repaired=command.repaired,
-        **fields,
+def _not_begun(state: RunState, tick_id: str) -> str | None:
+    """Why nobody may call endpoints in this tick, or None if it was begun for that."""
+    if not state.exists:
+        return "not_found"
+    if state.terminal:
+        return "terminal_run"
+    tick = state.ticks.get(tick_id)
+    if tick is None:
+        return "not_found"
+    return None if tick.outcome == BEGUN else "tick_active"
+
+
+def _call_endpoint(state: RunState, command: commands.CallEndpoint, now: int) -> Decision:
+    """The call is over: its writes count if the rows are still as it read them, what it used up counts always."""
+    refusal = _not_begun(state, command.tick_id)
+    if refusal:
+        return Decision(refusal=refusal)
+    written = command.staged.storage
+    changed = has_changed(state, command.tick_id, written)
+    called = facts.EndpointCalled(
+        tick_id=command.tick_id,
+        clog_id=command.clog_id,
+        method=command.method,
+        spent=list(command.spent),
+        error=STORAGE_CONFLICT if changed else command.error,
     )
+    if changed:
+        return Decision(facts=(called,), refusal=STORAGE_CONFLICT)
+    sent = enqueued(command.tick_id, command.staged.outbox)
+    return Decision(facts=(*facts_of(command.tick_id, ROOT, written), *sent, called))
 
 
-def _sleep(wait: Wait) -> dict[str, Any]:
-    if wait.until is not None:
-        return {"until_us": max(to_us(wait.until), 0)}
-    return {} if wait.seconds is None else {"delay_us": _microseconds(wait.seconds)}
+def _enter_lane(state: RunState, command: commands.EnterLane, now: int) -> Decision:
+    return Decision(facts=its_turn(state), repeat_rev=state.rev)
 
 
-def _microseconds(duration: float | timedelta) -> int:
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if not 0 <= seconds * 1e6 <= DURATION_MAX_US:
-        raise InvalidValue(f"a wait of {seconds} seconds cannot be kept; use 0 up to {DURATION_MAX_US // 10**6}")
-    return round(seconds * 1e6)
+def _note_wakeup(state: RunState, command: commands.NoteWakeup, now: int) -> Decision:
+    """Told too late is told in vain: the work may be done, and a hint is never the truth."""
+    if state.terminal or command.runnable_key not in state.work:
+        return Decision(refusal="terminal_run" if state.terminal else "unknown_runnable_intent")
+    return Decision(facts=(facts.LiveWakeupEmitted(runnable_key=command.runnable_key),))
 
 
-def _capped(text: str) -> str:
-    return text if len(text) <= ERROR_LENGTH_MAX else text[: ERROR_LENGTH_MAX - 1] + "…"
+def _delete(state: RunState, command: commands.Delete, now: int) -> Decision:
+    if not state.exists:
+        return Decision(refusal="not_found")
+    if state.live_claims(now) and not command.force:
+        return Decision(refusal="run_active")
+    deleted = facts.RunDeleted(actor=command.actor)
+    if state.terminal:
+        return Decision(facts=(deleted,))
+    ended = end(state, [], facts.RunTerminal(status="cancelled", error_kind="cancelled"))
+    return Decision(facts=(*ended.facts, deleted), handoffs=ended.handoffs)
+
+
+def _recover(state: RunState, command: commands.Recover, now: int) -> Decision:
+    """Missing intents first, so that nothing planned is lost; then results, in the order in which they came."""
+    if not state.exists or state.terminal:
+        return Decision(refusal=None if state.exists else "not_found", repeat_rev=state.rev)
+    unscheduled = [item for item in state.runnables.values() if item.scheduled_rev is None and item.status == "planned"]
+    unapplied = [item for item in state.runnables.values() if item.status == "completed" and item.applied_rev is None]
+    decided: list[Fact] = [
+        facts.AttemptScheduled(
+            runnable_key=item.key, step=item.step, idempotency_key=item.key, input=command.inputs.get(item.key)
+        )
+        for item in sorted(unscheduled, key=lambda item: item.planned_rev or 0)
+    ]
+    decided += [
+        facts.RunnableApplied(runnable_key=item.key, result_digest=item.result_digest or "")
+        for item in sorted(unapplied, key=lambda item: item.result_rev or 0)
+    ]
+    return Decision(facts=tuple(decided), repeat_rev=None if decided else state.rev)
 
 
 _DECIDERS: dict[type[Command], Callable[[RunState, Any, int], Decision]] = {
     commands.Create: _create,
     commands.Claim: _claim,
     commands.Heartbeat: _heartbeat,
-    commands.Settle: _settle,
+    commands.Settle: settle,
     commands.Release: _release,
     commands.Emit: _emit,
     commands.Signal: _signal,
@@ -481,4 +352,11 @@ _DECIDERS: dict[type[Command], Callable[[RunState, Any, int], Decision]] = {
     commands.Resolve: _resolve,
     commands.StartChild: _start_child,
     commands.FinishChild: _finish_child,
+    commands.BeginTick: _begin_tick,
+    commands.Speak: _speak,
+    commands.CallEndpoint: _call_endpoint,
+    commands.EnterLane: _enter_lane,
+    commands.NoteWakeup: _note_wakeup,
+    commands.Delete: _delete,
+    commands.Recover: _recover,
 }

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.protocol import facts
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.lanes import queue_up
 from holdfast.protocol.state import (
     NEVER,
     TERMINAL,
@@ -30,9 +31,12 @@ from holdfast.protocol.state import (
     Work,
     counted,
 )
+from holdfast.protocol.storage import fold_writes
 from holdfast.protocol.values import digest, fingerprint
 
 SETTLED_OUTCOMES = frozenset({"ok", "continue", "wait", "retry"})
+BEGUN = "begun"
+"""The outcome of a tick that was begun for direct calls: it is nobody's claim and never ends."""
 ACTIONS = {"pause": frozenset({"resume"}), "approval": frozenset({"approve", "reject"})}
 
 
@@ -43,7 +47,7 @@ def evolve(state: RunState, fact: Fact, at: int) -> RunState:
         return _refuse(state, fact, "malformed_entry")
     if state.terminal and type(fact) not in _AFTER_THE_END:
         return _refuse(state, fact, "terminal_run")
-    return _restatus(_HANDLERS[type(fact)](state, fact, at))
+    return queue_up(_restatus(_HANDLERS[type(fact)](state, fact, at)), at)
 
 
 def fold(state: RunState, entries: Iterable[tuple[Fact, int]]) -> RunState:
@@ -87,7 +91,7 @@ def judge_claim(state: RunState, key: str, claim_id: str, claim_token_hash: str,
         return "active_manual_step"
     if work.claim and work.claim.holds(at):
         return "active_claim"
-    return "attempt_not_visible" if at < counted(work.visible_at, at) else None
+    return "attempt_not_visible" if work.blocked or at < counted(work.visible_at, at) else None
 
 
 def _is_over(state: RunState, key: str) -> bool:
@@ -456,8 +460,8 @@ def _anomaly(state: RunState, fact: facts.Anomaly, at: int) -> RunState:
 
 
 def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
-    """The library speaks freely; a handler only while it holds its claim."""
-    if fact.tick_id is None:
+    """The library speaks freely, an endpoint in its begun tick; a handler only while it holds its claim."""
+    if fact.tick_id is None or (fact.tick_id in state.ticks and state.ticks[fact.tick_id].outcome == BEGUN):
         return state
     refusal = judge_fence(state, fact.runnable_key, fact.tick_id, fact.claim_token_hash, at)
     return _refuse(state, fact, refusal) if refusal else state
@@ -467,6 +471,57 @@ def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
     for key, work in state.work.items():
         if work.claim:
             state = _release(state, key, at)
+    # The place in the lane is the original's.
+    return replace(state, ticket=None)
+
+
+def _stored(state: RunState, fact: facts.StorageWritten, at: int) -> RunState:
+    """A tick's writes come with its end, and once for each clog."""
+    tick = state.ticks.get(fact.tick_id)
+    if tick is None:
+        return _refuse(state, fact, "stale_claim")
+    spent = f"w:{fact.clog_id}"
+    if spent in tick.spent:
+        return state
+    if tick.outcome != BEGUN:
+        refusal = judge_fence(state, tick.key, fact.tick_id, None, at)
+        if refusal:
+            return _refuse(state, fact, refusal)
+    return fold_writes(_spend(state, tick, [spent]), fact, at)
+
+
+def _begun(state: RunState, fact: facts.TickBegun, at: int) -> RunState:
+    if fact.tick_id in state.ticks:
+        return state if state.ticks[fact.tick_id].outcome == BEGUN else _refuse(state, fact, "active_claim")
+    tick = Tick(tick_id=fact.tick_id, claimed_rev=state.rev, started_at=at, outcome=BEGUN)
+    return replace(state, ticks=state.ticks.set(tick.tick_id, tick))
+
+
+def _called(state: RunState, fact: facts.EndpointCalled, at: int) -> RunState:
+    tick = state.ticks.get(fact.tick_id)
+    if tick is None or tick.outcome != BEGUN:
+        return _refuse(state, fact, "stale_claim")
+    return _spend(state, tick, fact.spent)
+
+
+def _spend(state: RunState, tick: Tick, spent: Iterable[str]) -> RunState:
+    used = tuple(sorted({*tick.spent, *spent}))
+    if used == tick.spent:
+        return state
+    return replace(state, ticks=state.ticks.set(tick.tick_id, replace(tick, spent=used)))
+
+
+def _lane_entered(state: RunState, fact: facts.LaneEntered, at: int) -> RunState:
+    if state.ticket is None:
+        return _refuse(state, fact, "unknown_runnable_intent")
+    return replace(state, ticket=replace(state.ticket, held=True))
+
+
+def _deleted(state: RunState, fact: facts.RunDeleted, at: int) -> RunState:
+    return replace(state, deleted=True)
+
+
+def _unchanged(state: RunState, fact: Fact, at: int) -> RunState:
     return state
 
 
@@ -521,7 +576,13 @@ _HANDLERS: dict[type[Fact], Callable[[RunState, Any, int], RunState]] = {
     facts.Anomaly: _anomaly,
     facts.Event: _event,
     facts.RunForked: _forked,
+    facts.StorageWritten: _stored,
+    facts.OutboxEnqueued: _unchanged,
+    facts.TickBegun: _begun,
+    facts.EndpointCalled: _called,
+    facts.LaneEntered: _lane_entered,
+    facts.RunDeleted: _deleted,
 }
 
-_AFTER_THE_END = frozenset({facts.SignalReceived, facts.RunTerminal, facts.Anomaly, facts.RunCreated})
+_AFTER_THE_END = frozenset({facts.SignalReceived, facts.RunTerminal, facts.Anomaly, facts.RunCreated, facts.RunDeleted})
 """Kinds that judge for themselves once the run is over: none of them changes how it ended."""

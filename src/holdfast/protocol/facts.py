@@ -305,6 +305,70 @@ class RunForked(Fact, frozen=True, kw_only=True):
     at_rev: Count
 
 
+class StorageWrite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row as it is from now on. Without `row_id` in scope `tick`, `cleared` means all rows of the tick."""
+
+    scope: str
+    row_id: str = ""
+    value: Any = None
+    cleared: bool = False
+
+
+class StorageWritten(Fact, frozen=True, kw_only=True):
+    """A clog changed rows of its storage, with the outcome of a tick or the return of an endpoint."""
+
+    kind: ClassVar[str] = "storage_written"
+    tick_id: str
+    clog_id: str
+    writes: list[StorageWrite]
+    runnable_key: str = ROOT
+    repaired: bool = False
+
+
+class OutboxEnqueued(Fact, frozen=True, kw_only=True):
+    """Something must reach the outside; the outbox delivers it."""
+
+    kind: ClassVar[str] = "outbox_enqueued"
+    tick_id: str
+    outbox_id: str
+    target_space: str
+    payload: Any = None
+    payload_sha: str
+    idempotency_key: str | None = None
+    repaired: bool = False
+
+
+class TickBegun(Fact, frozen=True, kw_only=True):
+    """Someone calls endpoints directly: a tick beside the run's own, which moves no status."""
+
+    kind: ClassVar[str] = "tick_begun"
+    tick_id: str
+
+
+class EndpointCalled(Fact, frozen=True, kw_only=True):
+    """An endpoint was called in a begun tick. `spent` names the reads and writes that are used up, by clog."""
+
+    kind: ClassVar[str] = "endpoint_called"
+    tick_id: str
+    clog_id: str
+    method: str
+    spent: list[str] = []
+    error: str | None = None
+
+
+class LaneEntered(Fact, frozen=True, kw_only=True):
+    """The run is its lane's head now; until then its work is not due."""
+
+    kind: ClassVar[str] = "lane_entered"
+
+
+class RunDeleted(Fact, frozen=True, kw_only=True):
+    """The run is hidden from everyone but the readers of this thread."""
+
+    kind: ClassVar[str] = "run_deleted"
+    actor: str | None = None
+
+
 KINDS: dict[str, type[Fact]] = {
     cls.kind: cls
     for cls in (
@@ -329,6 +393,12 @@ KINDS: dict[str, type[Fact]] = {
         Anomaly,
         Event,
         RunForked,
+        StorageWritten,
+        OutboxEnqueued,
+        TickBegun,
+        EndpointCalled,
+        LaneEntered,
+        RunDeleted,
     )
 }
 

@@ -9,7 +9,7 @@ a change may be evolved at `PENDING`; times counted from it are negative until `
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from immutables import Map
@@ -19,6 +19,9 @@ from holdfast.protocol.facts import ROOT
 
 PENDING = -(1 << 62)
 """The instant of a commit in the making: before every lease's end, after no visibility."""
+
+UNKNOWN = "?"
+"""The head of a lane that nobody has looked at. No run has such an id."""
 
 NEVER = 1 << 61
 """A work item that only a signal, a child or a person makes due."""
@@ -72,6 +75,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int = 0
     input_rev: int | None = None
     claim: Claim | None = None
+    blocked: bool = False
+    """Its run waits for its lane; nobody may claim it before that."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +89,23 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None = None
     result_digest: str | None = None
     settled_rev: int | None = None
+    spent: tuple[str, ...] = ()
+    """Which clogs have used their one read (`r:clog`) and their one write (`w:clog`)."""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of scoped storage. The revision that wrote it is its version."""
+
+    rev: int
+    at: int
+    value: Any = None
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's place in its lane, by the instant it came; the head holds the lane."""
+
+    at: int
+    held: bool = False
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +208,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     finished_at: int | None = None
     boundary: Boundary | None = None
+    ticket: Ticket | None = None
+    deleted: bool = False
 
     work: Map[str, Work] = Map()
     mailbox: tuple[int, ...] = ()
@@ -197,6 +221,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     runnables: Map[str, Runnable] = Map()
     keys: Map[str, KeyUse] = Map()
     anomalies: Map[tuple[str, str], Refusal] = Map()
+    storage: Map[tuple[str, str, str], Stored] = Map()
+    """Rows of run and tick scope, by (clog, tick, row); the tick is empty in run scope."""
+
+    lane_head: str = ""
+    """Known to a slice only: the run that stands first in this run's lane."""
+    shared: Map[str, str] = Map()
+    """Known to a slice only: versions of rows that several runs share, by their names."""
 
     @property
     def exists(self) -> bool:
@@ -252,6 +283,11 @@ def _resolve_state(state: RunState, at: int) -> RunState:
     for work in state.work.values():
         if work.visible_at < 0 or (work.claim and work.claim.lease_until < 0):
             state = replace(state, work=state.work.set(work.key, _resolve_work(work, at)))
+    if state.ticket and state.ticket.at < 0:
+        changed["ticket"] = replace(state.ticket, at=counted(state.ticket.at, at))
+    for where, stored in state.storage.items():
+        if stored.at < 0:
+            state = replace(state, storage=state.storage.set(where, replace(stored, at=counted(stored.at, at))))
     for tick in state.ticks.values():
         if tick.started_at < 0:
             state = replace(

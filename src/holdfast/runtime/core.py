@@ -13,7 +13,7 @@ from holdfast.identity import check_id, check_name, new_id
 from holdfast.journal import Executed, Journal, Limits, RunPlanner
 from holdfast.moments import to_us
 from holdfast.protocol.commands import Command
-from holdfast.protocol.decide import Decision
+from holdfast.protocol.decisions import Decision
 from holdfast.protocol.facts import ROOT
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number

@@ -28,7 +28,8 @@ class Runs(Core):
         """
         command = creation(**self._options(options))
         chosen = new_id() if run_id is None else check_id(run_id, "run_id")
-        unseen = RunState(run_id=chosen) if run_id is None and command.key is None else None
+        is_alone = run_id is None and command.key is None and command.fact.lane is None
+        unseen = RunState(run_id=chosen) if is_alone else None
         try:
             executed = await self.journal.execute(chosen, command, known=unseen)
         except DatabaseError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -141,6 +142,8 @@ class Postgres:
             # Read committed: every statement sees what was committed before it, so the slice is read after the lock.
             async with connection.transaction(isolation="read_committed"):
                 await connection.fetch(self._text(texts.LOCK_RUN), request.run_id)
+                for name in sorted(json.loads(request.shared or "[]")):
+                    await connection.fetch(self._text(texts.LOCK_SHARED), name)
                 (seen,) = await self._slices(connection, [request])
                 at = max(seen.now, seen.run["at"]) if seen.run else seen.now
                 member = plan(seen, at)

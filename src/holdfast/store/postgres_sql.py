@@ -19,6 +19,8 @@ from holdfast.store.types import Append, Beat, Member, NewEntry, SliceRequest
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 NOW = f"SELECT {CLOCK}"
 LOCK_RUN = "SELECT 1 FROM {s}runs WHERE run_id = $1 FOR UPDATE"
+# A row that is not there yet cannot be locked; its name can.
+LOCK_SHARED = "SELECT pg_advisory_xact_lock(hashtextextended('{s}' || $1, 0))"
 LANDED = """
     SELECT j.thread, j.rev, j.at
     FROM unnest($1::text[], $2::int[]) AS x (thread, rev)
@@ -33,6 +35,7 @@ class Shape(NamedTuple):
 
     creates: bool
     updates: bool
+    deletes: bool
     fences: bool
     puts: frozenset[str]
     drops: frozenset[str]
@@ -106,6 +109,11 @@ _TICKS = """
         JOIN {s}ticks k ON k.tick_id = ANY (ARRAY[c.id])
         WHERE k.run_id || '' = :run_id
     """
+_SHARED = """
+        SELECT h.name, h.run_id, h.rev
+        FROM json_array_elements_text(nullif(:shared, '')::json) AS n (name)
+        JOIN {s}shared_storage h ON h.name = ANY (ARRAY[n.name])
+    """
 _ANSWER = "SELECT v.at, v.rev FROM v"
 
 
@@ -118,6 +126,8 @@ def write_text(shape: Shape) -> str:
         parts += _creates(places)
     if shape.updates:
         parts.append(_updates(places))
+    if shape.deletes:
+        parts.append(_deletes(places))
     parts += [_put(INDEXES[name], places) for name in _in_order(shape.puts)]
     parts += [_drop(INDEXES[name], places) for name in _in_order(shape.drops)]
     parts.append(_entries(places))
@@ -132,7 +142,8 @@ def write_shape(members: Sequence[Member]) -> Shape:
         drops.update(name for name, keys in member.changes.drops.items() if keys)
     return Shape(
         creates=any(member.created is not None for member in members),
-        updates=any(member.created is None for member in members),
+        updates=any(member.created is None and not member.gone for member in members),
+        deletes=any(member.gone for member in members),
         fences=any(member.fences for member in members),
         puts=frozenset(puts),
         drops=frozenset(drops),
@@ -154,7 +165,10 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
     if shape.creates:
         arguments += _columns((m, *member.created, *member.run) for m, member in numbered if member.created is not None)
     if shape.updates:
-        arguments += _columns((m, member.run_id, *member.run) for m, member in numbered if member.created is None)
+        moved = [(m, member) for m, member in numbered if member.created is None and not member.gone]
+        arguments += _columns((m, member.run_id, *member.run) for m, member in moved)
+    if shape.deletes:
+        arguments += _columns((m, member.run_id) for m, member in numbered if member.gone)
     for name in _in_order(shape.puts):
         arguments += _columns((m, *row) for m, member in numbered for row in member.changes.puts.get(name, ()))
     for name in _in_order(shape.drops):
@@ -260,6 +274,16 @@ def _updates(places: _Places) -> str:
     )"""
 
 
+def _deletes(places: _Places) -> str:
+    source = places.unnest("g", {"m": "int", "run_id": "text"})
+    return f"""
+    removed AS (
+        DELETE FROM {{s}}runs r
+        USING {source} CROSS JOIN v
+        WHERE {_same("r.run_id", "g.run_id")} AND v.at[g.m] >= 0
+    )"""
+
+
 def _put(table: Table, places: _Places) -> str:
     source = places.unnest("p", {"m": "int", **table.columns})
     values = ", ".join(_resolved("p", name, table, "v.at[p.m]") for name in table.names)
@@ -329,14 +353,15 @@ def _slices_text(chosen: Mapping[str, str]) -> str:
     for name, part in chosen.items():
         parts[name] = f"coalesce((SELECT json_agg(p) FROM ({part}) p), '[]')"
     fields = ",\n        ".join(f"'{name}', {part}" for name, part in parts.items())
-    of_request = re.sub(r":([a-z_]+)", r"q.\1", fields)
+    of_request = re.sub(r"(?<!:):([a-z_]+)", r"q.\1", fields)
     arrays = ", ".join(f"${place}::text[]" for place in range(2, len(_REQUEST_COLUMNS) + 2))
     return f"""
     WITH t AS MATERIALIZED (SELECT coalesce($1::bigint, {CLOCK}) AS now)
     SELECT json_build_object(
         'now', t.now,
-        'first_digest', (
-            SELECT encode(j.digest, 'hex') FROM {{s}}journal j WHERE j.thread = 'run:' || q.run_id AND j.rev = 1
+        'first_digest', coalesce(
+            (SELECT encode(j.digest, 'hex') FROM {{s}}journal j WHERE j.thread = 'run:' || q.run_id AND j.rev = 1),
+            (SELECT 'gone' FROM {{s}}tombstones d WHERE d.run_id = q.run_id)
         ),
         {of_request}
     )::text
@@ -383,7 +408,7 @@ def _beat_text(locking: str) -> str:
 
 
 APPEND = _append_text()
-READ_SLICES = _slices_text({**slices.PARTS, "ticks": _TICKS})
+READ_SLICES = _slices_text({**slices.PARTS, "ticks": _TICKS, "shared": _SHARED})
 READ_WHOLE = _slices_text(slices.WHOLE)
 HEARTBEAT = _beat_text("SKIP LOCKED")
 HEARTBEAT_ALONE = _beat_text("")

@@ -29,6 +29,27 @@ PARTS: dict[str, str] = {
     "keys": "SELECT * FROM {s}keys WHERE scope = :scope AND key = :key",
     "anomalies": "SELECT * FROM {s}anomalies WHERE run_id = :run_id AND claim_id IN ('', :claim_id)",
     "handoffs": "SELECT * FROM {s}handoffs WHERE target_run_id = :run_id",
+    "tickets": "SELECT * FROM {s}lane_tickets WHERE run_id = :run_id",
+    # Whoever holds the lane, else whoever has waited longest.
+    "lane": """
+        SELECT t.run_id
+        FROM {s}lane_tickets t
+        WHERE t.session_id = coalesce((SELECT r.session_id FROM {s}runs r WHERE r.run_id = :run_id), :session_id)
+          AND t.lane = coalesce((SELECT r.lane FROM {s}runs r WHERE r.run_id = :run_id), :lane)
+        ORDER BY t.held DESC, t.at, t.run_id
+        LIMIT 1
+    """,
+    # Versions only: a value may be large, and nobody judges by it.
+    "storage": """
+        SELECT run_id, clog_id, tick_id, row_id, rev, at
+        FROM {s}run_storage
+        WHERE run_id = :run_id AND :storage <> '' AND tick_id IN ('', :claim_id)
+    """,
+    "shared": """
+        SELECT name, run_id, rev
+        FROM {s}shared_storage
+        WHERE name IN (SELECT value FROM json_each(nullif(:shared, '')))
+    """,
 }
 WHOLE: dict[str, str] = {
     **{
@@ -36,7 +57,8 @@ WHOLE: dict[str, str] = {
         for name in ("work", "signals", "ticks", "children", "runnables", "anomalies")
     },
     "keys": "SELECT * FROM {s}keys WHERE run_id = :run_id AND scope = 'run:' || :run_id",
-    "handoffs": PARTS["handoffs"],
+    "storage": "SELECT run_id, clog_id, tick_id, row_id, rev, at FROM {s}run_storage WHERE run_id = :run_id",
+    **{name: PARTS[name] for name in ("handoffs", "tickets", "lane")},
 }
 """All of them, for entries that may concern any part of the run."""
 

@@ -307,7 +307,12 @@ def _statements(script: str) -> Iterable[str]:
 _RUN = slices.RUN.format(s="")
 _PARTS = {name: part.format(s="") for name, part in slices.PARTS.items()}
 _WHOLE = {name: part.format(s="") for name, part in slices.WHOLE.items()}
-_FIRST = "SELECT digest FROM journal WHERE thread = :thread AND rev = 1"
+# An id that was used before is known by its first entry, or, where even that is gone, by its tombstone.
+_FIRST = """
+    SELECT lower(hex(digest)) AS digest FROM journal WHERE thread = 'run:' || :run_id AND rev = 1
+    UNION ALL
+    SELECT 'gone' FROM tombstones WHERE run_id = :run_id
+"""
 _LANDED = "SELECT at FROM journal WHERE thread = ? AND rev = ? AND commit_id = ?"
 
 
@@ -315,11 +320,9 @@ def _read_slice(connection: sqlite3.Connection, request: SliceRequest, now: int)
     params = request._asdict()
     chosen = _WHOLE if request.whole else _PARTS
     run = connection.execute(_RUN, params).fetchone()
-    first = connection.execute(_FIRST, {"thread": f"run:{request.run_id}"}).fetchone()
+    first = connection.execute(_FIRST, params).fetchone()
     parts = {name: [dict(row) for row in connection.execute(part, params)] for name, part in chosen.items()}
-    return Slice(
-        now=now, run=dict(run) if run else None, first_digest=first["digest"].hex() if first else None, **parts
-    )
+    return Slice(now=now, run=dict(run) if run else None, first_digest=first["digest"] if first else None, **parts)
 
 
 def _insert(table: Table) -> str:
@@ -379,6 +382,8 @@ def _write_member(connection: sqlite3.Connection, member: Member, now: int, comm
         fixed = _RESOLVE_FIXED(member.created, at)
         connection.execute(_SESSION, (fixed[1], fixed[2]))
         connection.execute(_RUN_INSERT, (*fixed, *moving))
+    elif member.gone:
+        connection.execute("DELETE FROM runs WHERE run_id = ?", (member.run_id,))
     else:
         connection.execute(_RUN_UPDATE, (*moving, member.run_id))
     for name, keys in member.changes.drops.items():

@@ -108,6 +108,7 @@ WORK = Table(
         "claim_id": "text",
         "claim_token_hash": "text",
         "lease_until": "bigint",
+        "blocked": "int",
     },
     moments=frozenset({"visible_at", "lease_until"}),
 )
@@ -123,6 +124,7 @@ TICKS = Table(
         "outcome": "text",
         "result_digest": "text",
         "settled_rev": "int",
+        "spent": "text",
     },
     moments=frozenset({"started_at"}),
 )
@@ -205,6 +207,74 @@ HANDOFFS = Table(
     },
 )
 
+RUN_STORAGE = Table(
+    name="run_storage",
+    key=("run_id", "clog_id", "tick_id", "row_id"),
+    columns={
+        "run_id": "text",
+        "clog_id": "text",
+        "tick_id": "text",
+        "row_id": "text",
+        "rev": "int",
+        "at": "bigint",
+        "value": "text",
+    },
+    moments=frozenset({"at"}),
+)
+SHARED_STORAGE = Table(
+    name="shared_storage",
+    key=("name",),
+    columns={
+        "name": "text",
+        "session_id": "text",
+        "run_id": "text",
+        "rev": "int",
+        "value": "text",
+    },
+)
+LANE_TICKETS = Table(
+    name="lane_tickets",
+    key=("run_id",),
+    columns={
+        "run_id": "text",
+        "session_id": "text",
+        "lane": "text",
+        "at": "bigint",
+        "held": "int",
+    },
+    moments=frozenset({"at"}),
+)
+OUTBOX = Table(
+    name="outbox",
+    key=("outbox_id",),
+    columns={
+        "outbox_id": "text",
+        "run_id": "text",
+        "target_space": "text",
+        "payload": "text",
+        "payload_sha": "text",
+        "idempotency_key": "text",
+        "status": "text",
+        "retry_count": "int",
+        "next_attempt_at": "bigint",
+        "created_at": "bigint",
+    },
+    moments=frozenset({"next_attempt_at", "created_at"}),
+    insert_only=True,
+)
+TOMBSTONES = Table(
+    name="tombstones",
+    key=("run_id",),
+    columns={
+        "run_id": "text",
+        "session_id": "text",
+        "user_id": "text",
+        "rev": "int",
+        "at": "bigint",
+    },
+    moments=frozenset({"at"}),
+)
+
 INDEXES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -216,6 +286,11 @@ INDEXES: dict[str, Table] = {
         ANOMALIES,
         KEYS,
         HANDOFFS,
+        RUN_STORAGE,
+        SHARED_STORAGE,
+        LANE_TICKETS,
+        OUTBOX,
+        TOMBSTONES,
     )
 }
 """Tables that a member of a commit may put rows into or drop rows from, besides its own row in `runs`."""

@@ -63,6 +63,8 @@ class Member(msgspec.Struct, kw_only=True):
     entries: list[NewEntry]
     changes: Changes
     fences: list[Fence] = []
+    gone: bool = False
+    """The run's row goes, and with it every row that hangs on it; the entries stay."""
 
     @property
     def thread(self) -> str:
@@ -81,7 +83,11 @@ class Written(NamedTuple):
 
 
 class SliceRequest(NamedTuple):
-    """Which part of a run a command needs to see; `whole` asks for every row and travels alone."""
+    """Which part of a run a command needs to see; `whole` asks for every row and travels alone.
+
+    `session_id` and `lane` matter for a run that is not there yet. `storage` (any text) asks for the versions of the
+    run's storage rows, `shared` (a JSON list) names rows that several runs share: these travel alone, behind a lock.
+    """
 
     run_id: str
     claim_id: str = ""
@@ -89,6 +95,10 @@ class SliceRequest(NamedTuple):
     child_run_id: str = ""
     scope: str = ""
     key: str = ""
+    session_id: str = ""
+    lane: str = ""
+    storage: str = ""
+    shared: str = ""
     whole: bool = False
 
 
@@ -106,9 +116,16 @@ class Slice(msgspec.Struct, kw_only=True):
     keys: list[dict[str, Any]] = []
     anomalies: list[dict[str, Any]] = []
     handoffs: list[dict[str, Any]] = []
+    tickets: list[dict[str, Any]] = []
+    lane: list[dict[str, Any]] = []
+    storage: list[dict[str, Any]] = []
+    shared: list[dict[str, Any]] = []
 
 
-_PARTS = ("work", "signals", "ticks", "children", "runnables", "keys", "anomalies", "handoffs")
+_PARTS = (
+    *("work", "signals", "ticks", "children", "runnables", "keys", "anomalies", "handoffs"),
+    *("tickets", "lane", "storage", "shared"),
+)
 
 
 def merged(parts: Sequence[Slice]) -> Slice:

@@ -57,7 +57,8 @@ CREATE INDEX runs_by_clog ON {s}runs (clog_id, run_id);
 -- same, and the plan that was made then is kept.
 ALTER TABLE {s}runs ADD PRIMARY KEY (run_id);
 
--- Open work only; a settled item leaves the table. due_at puts a live lease behind its end.
+-- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
+-- waits for its lane behind everything.
 CREATE TABLE {s}work (
     run_id           text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
     key              text COLLATE "C" NOT NULL,
@@ -74,7 +75,10 @@ CREATE TABLE {s}work (
     claim_id         text COLLATE "C",
     claim_token_hash text,
     lease_until      bigint,
-    due_at           bigint NOT NULL GENERATED ALWAYS AS (greatest(visible_at, coalesce(lease_until, 0))) STORED,
+    blocked          integer NOT NULL DEFAULT 0,
+    due_at           bigint NOT NULL GENERATED ALWAYS AS (
+        greatest(visible_at, coalesce(lease_until, 0), blocked * 2305843009213693952)
+    ) STORED,
     PRIMARY KEY (run_id, key),
     CHECK ((claim_id IS NULL) = (lease_until IS NULL) AND (claim_id IS NULL) = (owner_id IS NULL)),
     CHECK ((claim_id IS NULL) = (claim_token_hash IS NULL))
@@ -114,7 +118,8 @@ CREATE TABLE {s}ticks (
     started_at    bigint NOT NULL,
     outcome       text,
     result_digest text,
-    settled_rev   integer
+    settled_rev   integer,
+    spent         text NOT NULL DEFAULT ''
 );
 CREATE INDEX ticks_by_run ON {s}ticks (run_id, claimed_rev);
 ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id);
@@ -185,6 +190,66 @@ CREATE TABLE {s}handoffs (
     kind          text COLLATE "C" NOT NULL,
     rev           integer NOT NULL,
     PRIMARY KEY (target_run_id, source_run_id, kind)
+);
+
+-- Storage of run scope (tick_id = '') and of tick scope.
+CREATE TABLE {s}run_storage (
+    run_id  text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    clog_id text COLLATE "C" NOT NULL,
+    tick_id text COLLATE "C" NOT NULL,
+    row_id  text COLLATE "C" NOT NULL,
+    rev     integer NOT NULL,
+    at      bigint NOT NULL,
+    value   text NOT NULL,
+    PRIMARY KEY (run_id, clog_id, tick_id, row_id)
+);
+
+-- Storage of session and global scope. run_id and rev name the entry that wrote it, which is its version.
+CREATE TABLE {s}shared_storage (
+    name       text COLLATE "C",
+    session_id text COLLATE "C" REFERENCES {s}sessions (session_id) ON DELETE CASCADE,
+    run_id     text COLLATE "C" NOT NULL,
+    rev        integer NOT NULL,
+    value      text NOT NULL
+);
+CREATE INDEX shared_storage_by_session ON {s}shared_storage (session_id);
+ALTER TABLE {s}shared_storage ADD PRIMARY KEY (name);
+
+-- Runs that have something to do in a lane. One of them holds it.
+CREATE TABLE {s}lane_tickets (
+    run_id     text COLLATE "C" REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    session_id text COLLATE "C" NOT NULL,
+    lane       text COLLATE "C" NOT NULL,
+    at         bigint NOT NULL,
+    held       integer NOT NULL
+);
+CREATE INDEX lane_tickets_in_order ON {s}lane_tickets (session_id, lane, held DESC, at, run_id);
+CREATE UNIQUE INDEX lane_tickets_held ON {s}lane_tickets (session_id, lane) WHERE held = 1;
+ALTER TABLE {s}lane_tickets ADD PRIMARY KEY (run_id);
+
+-- What must reach the outside. It outlives the run that asked for it.
+CREATE TABLE {s}outbox (
+    outbox_id       text COLLATE "C",
+    run_id          text COLLATE "C" NOT NULL,
+    target_space    text COLLATE "C" NOT NULL,
+    payload         text NOT NULL,
+    payload_sha     text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C",
+    status          text COLLATE "C" NOT NULL,
+    retry_count     integer NOT NULL,
+    next_attempt_at bigint NOT NULL,
+    created_at      bigint NOT NULL,
+    UNIQUE (target_space, idempotency_key)
+);
+ALTER TABLE {s}outbox ADD PRIMARY KEY (outbox_id);
+
+-- Runs that are gone. Their ids are never used again.
+CREATE TABLE {s}tombstones (
+    run_id     text COLLATE "C" PRIMARY KEY,
+    session_id text COLLATE "C" NOT NULL,
+    user_id    text COLLATE "C" NOT NULL,
+    rev        integer NOT NULL,
+    at         bigint NOT NULL
 );
 
 CREATE TABLE {s}checkpoints (

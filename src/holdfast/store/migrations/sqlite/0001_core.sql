@@ -47,7 +47,8 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_session ON runs (session_id, run_id);
 CREATE INDEX runs_by_clog ON runs (clog_id, run_id);
 
--- Open work only; a settled item leaves the table. due_at puts a live lease behind its end.
+-- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
+-- waits for its lane behind everything.
 CREATE TABLE work (
     run_id           text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
     key              text NOT NULL,
@@ -64,7 +65,10 @@ CREATE TABLE work (
     claim_id         text,
     claim_token_hash text,
     lease_until      integer,
-    due_at           integer NOT NULL GENERATED ALWAYS AS (max(visible_at, coalesce(lease_until, 0))) STORED,
+    blocked          integer NOT NULL DEFAULT 0,
+    due_at           integer NOT NULL GENERATED ALWAYS AS (
+        max(visible_at, coalesce(lease_until, 0), blocked * 2305843009213693952)
+    ) STORED,
     PRIMARY KEY (run_id, key),
     CHECK ((claim_id IS NULL) = (lease_until IS NULL) AND (claim_id IS NULL) = (owner_id IS NULL)),
     CHECK ((claim_id IS NULL) = (claim_token_hash IS NULL))
@@ -99,7 +103,8 @@ CREATE TABLE ticks (
     started_at    integer NOT NULL,
     outcome       text,
     result_digest text,
-    settled_rev   integer
+    settled_rev   integer,
+    spent         text NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX ticks_by_run ON ticks (run_id, claimed_rev);
 
@@ -169,6 +174,63 @@ CREATE TABLE handoffs (
     kind          text NOT NULL,
     rev           integer NOT NULL,
     PRIMARY KEY (target_run_id, source_run_id, kind)
+) STRICT;
+
+-- Storage of run scope (tick_id = '') and of tick scope.
+CREATE TABLE run_storage (
+    run_id  text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    clog_id text NOT NULL,
+    tick_id text NOT NULL,
+    row_id  text NOT NULL,
+    rev     integer NOT NULL,
+    at      integer NOT NULL,
+    value   text NOT NULL,
+    PRIMARY KEY (run_id, clog_id, tick_id, row_id)
+) STRICT;
+
+-- Storage of session and global scope. run_id and rev name the entry that wrote it, which is its version.
+CREATE TABLE shared_storage (
+    name       text PRIMARY KEY,
+    session_id text REFERENCES sessions (session_id) ON DELETE CASCADE,
+    run_id     text NOT NULL,
+    rev        integer NOT NULL,
+    value      text NOT NULL
+) STRICT;
+CREATE INDEX shared_storage_by_session ON shared_storage (session_id);
+
+-- Runs that have something to do in a lane. One of them holds it.
+CREATE TABLE lane_tickets (
+    run_id     text PRIMARY KEY REFERENCES runs (run_id) ON DELETE CASCADE,
+    session_id text NOT NULL,
+    lane       text NOT NULL,
+    at         integer NOT NULL,
+    held       integer NOT NULL
+) STRICT;
+CREATE INDEX lane_tickets_in_order ON lane_tickets (session_id, lane, held DESC, at, run_id);
+CREATE UNIQUE INDEX lane_tickets_held ON lane_tickets (session_id, lane) WHERE held = 1;
+
+-- What must reach the outside. It outlives the run that asked for it.
+CREATE TABLE outbox (
+    outbox_id       text PRIMARY KEY,
+    run_id          text NOT NULL,
+    target_space    text NOT NULL,
+    payload         text NOT NULL,
+    payload_sha     text NOT NULL,
+    idempotency_key text,
+    status          text NOT NULL,
+    retry_count     integer NOT NULL,
+    next_attempt_at integer NOT NULL,
+    created_at      integer NOT NULL,
+    UNIQUE (target_space, idempotency_key)
+) STRICT;
+
+-- Runs that are gone. Their ids are never used again.
+CREATE TABLE tombstones (
+    run_id     text PRIMARY KEY,
+    session_id text NOT NULL,
+    user_id    text NOT NULL,
+    rev        integer NOT NULL,
+    at         integer NOT NULL
 ) STRICT;
 
 CREATE TABLE checkpoints (

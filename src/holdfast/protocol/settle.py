@@ -1,0 +1,231 @@
+"""The end of a tick: what each outcome means for the run, and what the tick wanted beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.moments import to_us
+from holdfast.protocol import commands, facts, storage
+from holdfast.protocol.backoff import Backoff
+from holdfast.protocol.decisions import (
+    Decision,
+    Handoff,
+    capped,
+    claimed_rev,
+    end,
+    lost_fence,
+    microseconds,
+    refuse,
+)
+from holdfast.protocol.evolve import judge_repeat
+from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.state import RunState
+from holdfast.protocol.values import fingerprint
+
+STORAGE_CONFLICT = "STORAGE_CONFLICT"
+
+
+def outcome_digest(outcome: Outcome) -> str:
+    """Two outcomes are the same result exactly if this is equal."""
+    return fingerprint([type(outcome).__name__, _plain(outcome)])
+
+
+def _plain(outcome: Outcome) -> Any:
+    return msgspec.to_builtins(outcome, enc_hook=str)
+
+
+def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
+    result_digest = outcome_digest(command.outcome)
+    refusal = lost_fence(state, command, now)
+    if refusal:
+        known = judge_repeat(state, command.claim_id, result_digest)
+        if known == "repeat":
+            return Decision(repeat_rev=state.ticks[command.claim_id].settled_rev)
+        return refuse(state, known or refusal, "tick_settled", command)
+    said = last_words(state, command)
+    if state.cancel_requested_at is not None:
+        return end(state, said, _terminal(command, "cancelled", result_digest, error_kind="cancelled"))
+    outcome, staged = command.outcome, command.staged
+    if storage.has_changed(state, command.claim_id, staged.storage):
+        # Nothing of the tick is kept: it judged by rows that are no longer so.
+        outcome, staged = Retry(STORAGE_CONFLICT, kind=STORAGE_CONFLICT), commands.Staged()
+    before = [*said, *storage.facts_of(command.claim_id, command.runnable_key, staged.storage)]
+    before += enqueued(command.claim_id, staged.outbox)
+    children = [child for child in staged.children if child.child_run_id not in state.children]
+    starts = [
+        Handoff(target_run_id=child.child_run_id, kind="start", fact=len(before) + place)
+        for place, child in enumerate(children)
+    ]
+    before += [_child_started(state, command, child) for child in children]
+    if command.runnable_key != ROOT:
+        decided = _settle_step(state, command, outcome, result_digest)
+    else:
+        decided = _apply_outcome(state, command, outcome, result_digest)
+    return _together(state, before, starts, decided, staged.deletes)
+
+
+def _together(
+    state: RunState, before: list[Fact], starts: list[Handoff], decided: Decision, deletes: tuple[str, ...]
+) -> Decision:
+    """One commit: what the tick staged, then its outcome. Deletions follow as handoffs to the run itself."""
+    handoffs = [*starts, *(replace(handoff, fact=handoff.fact + len(before)) for handoff in decided.handoffs)]
+    last = len(before) + len(decided.facts) - 1
+    handoffs += [Handoff(target_run_id=state.run_id, kind=f"delete_{what}", fact=last) for what in deletes]
+    return Decision(facts=(*before, *decided.facts), handoffs=tuple(handoffs))
+
+
+def last_words(state: RunState, command: commands.Settle | commands.Emit) -> list[Fact]:
+    attempt = state.work[command.runnable_key].attempt
+    return [
+        facts.Event(
+            type=kind,
+            data=data,
+            tick_id=command.claim_id,
+            runnable_key=command.runnable_key,
+            attempt=attempt,
+            repaired=command.repaired,
+        )
+        for kind, data in command.events
+    ]
+
+
+def enqueued(tick_id: str, rows: Iterable[commands.OutboxRow]) -> list[Fact]:
+    return [
+        facts.OutboxEnqueued(
+            tick_id=tick_id,
+            outbox_id=row.outbox_id,
+            target_space=row.target_space,
+            payload=row.payload,
+            payload_sha=row.payload_sha,
+            idempotency_key=row.idempotency_key,
+            repaired=row.repaired,
+        )
+        for row in rows
+    ]
+
+
+def _child_started(state: RunState, command: commands.Settle, child: commands.ChildStart) -> Fact:
+    return facts.ChildRunStarted(
+        child_run_id=child.child_run_id,
+        clog_id=child.clog_id,
+        child_key=child.child_key,
+        step=child.step,
+        runnable_key=command.runnable_key,
+        attempt=state.work[command.runnable_key].attempt,
+        start=child.start,
+        metadata=child.metadata,
+        repaired=child.repaired,
+    )
+
+
+def _apply_outcome(state: RunState, command: commands.Settle, outcome: Outcome, result_digest: str) -> Decision:
+    match outcome:
+        case Ok() if state.mode == "single":
+            return end(state, [], _terminal(command, "done", result_digest, outcome="ok"))
+        case Ok():
+            return Decision(facts=(_settled(command, "ok", result_digest),))
+        case Done(output=output):
+            return end(state, [], _terminal(command, "done", result_digest, outcome="done", output=output))
+        case Continue(input=given):
+            has_input = given is not UNSET
+            settled = _settled(
+                command, "continue", result_digest, has_input=has_input, input=given if has_input else None
+            )
+            return Decision(facts=(settled,))
+        case Wait():
+            return Decision(facts=(_settled(command, "wait", result_digest, **_sleep(outcome)),))
+        case Retry():
+            return _retry(state, command, outcome, result_digest)
+        case Fail(error=error, kind=kind):
+            terminal = _terminal(
+                command, "failed", result_digest, outcome="failed", error=capped(error), error_kind=kind
+            )
+            return end(state, [], terminal)
+        case _:
+            assert_never(outcome)
+
+
+def _retry(state: RunState, command: commands.Settle, outcome: Retry, result_digest: str) -> Decision:
+    attempt = state.attempt + 1
+    error = capped(outcome.error)
+    if attempt >= state.max_attempts:
+        terminal = _terminal(command, "failed", result_digest, outcome="retry", error=error, error_kind=outcome.kind)
+        return end(state, [], terminal)
+    delay_us = _retry_delay_us(state, outcome, attempt)
+    settled = _settled(command, "retry", result_digest, delay_us=delay_us, error=error, error_kind=outcome.kind)
+    return Decision(facts=(settled, *_unsay(state, command)))
+
+
+def _retry_delay_us(state: RunState, outcome: Retry, attempt: int) -> int:
+    if outcome.after is not None:
+        return microseconds(outcome.after)
+    return Backoff(state.backoff_us, state.backoff_max_us).delay_us(attempt)
+
+
+def _unsay(state: RunState, command: commands.Settle) -> tuple[Fact, ...]:
+    """A tick that spoke since it was claimed is marked: its words must not stand beside those of the next try."""
+    since = claimed_rev(state, command.claim_id)
+    if since == state.rev and not command.events:
+        return ()
+    dropped = facts.TickAbandoned(
+        tick_id=command.claim_id,
+        from_seq=since,
+        reason="retry",
+        runnable_key=command.runnable_key,
+        keep=command.keep,
+    )
+    return (dropped,)
+
+
+def _settle_step(state: RunState, command: commands.Settle, outcome: Outcome, result_digest: str) -> Decision:
+    """A workflow step has results and failures; what they mean for the run is the planner's business."""
+    fence: dict[str, Any] = {
+        "runnable_key": command.runnable_key,
+        "claim_id": command.claim_id,
+        "claim_token_hash": command.claim_token_hash,
+        "result_digest": result_digest,
+        "repaired": command.repaired,
+    }
+    if isinstance(outcome, Retry | Fail):
+        attempt = state.work[command.runnable_key].attempt + 1
+        failed = facts.AttemptFailed(**fence, error=capped(outcome.error), error_kind=outcome.kind)
+        if isinstance(outcome, Fail) or attempt >= state.max_attempts:
+            return Decision(facts=(failed,))
+        again = replace(failed, retry_delay_us=_retry_delay_us(state, outcome, attempt))
+        return Decision(facts=(again, *_unsay(state, command)))
+    result = outcome.output if isinstance(outcome, Done) else None
+    return Decision(facts=(facts.AttemptCompleted(**fence, result=result),))
+
+
+def _settled(command: commands.Settle, outcome: str, result_digest: str, **fields: Any) -> facts.TickSettled:
+    return facts.TickSettled(
+        claim_id=command.claim_id,
+        claim_token_hash=command.claim_token_hash,
+        outcome=outcome,
+        result_digest=result_digest,
+        repaired=command.repaired,
+        **fields,
+    )
+
+
+def _terminal(command: commands.Settle, status: str, result_digest: str, **fields: Any) -> facts.RunTerminal:
+    return facts.RunTerminal(
+        status=status,
+        runnable_key=command.runnable_key,
+        claim_id=command.claim_id,
+        claim_token_hash=command.claim_token_hash,
+        result_digest=result_digest,
+        repaired=command.repaired,
+        **fields,
+    )
+
+
+def _sleep(wait: Wait) -> dict[str, Any]:
+    if wait.until is not None:
+        return {"until_us": max(to_us(wait.until), 0)}
+    return {} if wait.seconds is None else {"delay_us": microseconds(wait.seconds)}
