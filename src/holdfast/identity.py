@@ -22,6 +22,13 @@ def new_id() -> str:
     return str(UUID(int=value))
 
 
+def child_id(parent_run_id: str, step: str, clog_id: str, child_key: str) -> str:
+    """The id of a child: the same parent, step, clog and key always mean the same run."""
+    text = "\n".join((parent_run_id, step, clog_id, child_key))
+    chosen = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16]) & ~(0xF << 76 | 3 << 62)
+    return str(UUID(int=chosen | 8 << 76 | 2 << 62))
+
+
 def check_id(value: object, name: str) -> str:
     """The id itself, or `InvalidValue` (`invalid_id`) that names the argument and the rule."""
     if isinstance(value, str) and _ID.fullmatch(value):

@@ -32,6 +32,10 @@ class Database(Protocol):
     prefix: str
     """What stands before a table's name: `schema.` on Postgres, nothing on SQLite."""
 
+    def beside(self) -> Database:
+        """The same database for the event loop of another thread, which opens and closes it there."""
+        ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...

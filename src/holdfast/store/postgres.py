@@ -79,6 +79,9 @@ class Postgres:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
 
+    def beside(self) -> Postgres:
+        return Postgres(self._url, self._clock, schema=self._schema)
+
     async def open(self) -> None:
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._lanes = _Lanes(self._url)

@@ -63,6 +63,9 @@ class SQLite:
         self._idle_readers: list[sqlite3.Connection] = []
         self._probe: asyncio.Task[None] | None = None
 
+    def beside(self) -> SQLite:
+        return _Beside(self)
+
     async def open(self) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
             raise DatabaseError(
@@ -254,6 +257,19 @@ class SQLite:
         if self._writer is None:
             raise DatabaseError("the database is not open; use `async with` or open() first", code="not_open")
         return self._writer
+
+
+class _Beside(SQLite):
+    """The parts of another, which it neither opens nor closes: the writer answers any event loop of the process."""
+
+    def __init__(self, owner: SQLite) -> None:
+        self.__dict__ = owner.__dict__
+
+    async def open(self) -> None:
+        self._opened()
+
+    async def close(self) -> None:
+        return
 
 
 def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:

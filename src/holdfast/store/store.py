@@ -60,17 +60,23 @@ class Store(Generic[S]):
         grouped: bool = True,
     ) -> None:
         self._database = database
+        self._planner = planner
         self.hints = Hints(database)
         self.committer: Committer[S] = Committer(database, planner, self._committed, grouped=grouped)
         self.appender = Appender(database, self.hints.publish, grouped=grouped)
 
-    async def open(self, *, migrate: bool = True) -> None:
+    def beside(self) -> Store[S]:
+        """The same database for the event loop of another thread. Opened there, without migrating or listening."""
+        return Store(self._database.beside(), self._planner)
+
+    async def open(self, *, migrate: bool = True, listen: bool = True) -> None:
         """Connect, check that the database is fit, bring its schema up to date."""
         await patiently(self._database.open)
         try:
             if migrate:
                 await self._again(self._database.migrate)
-            await self.hints.start()
+            if listen:
+                await self.hints.start()
         except BaseException:
             await self._database.close()
             raise
@@ -165,6 +171,16 @@ class Store(Generic[S]):
             except OutcomeUnknown as error:
                 # Extending twice is extending once.
                 await patience.pause(error)
+
+    async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of these runs that someone wants to stop."""
+        found: list[str] = []
+        for start in range(0, len(run_ids), PLACES_MAX):
+            some = run_ids[start : start + PLACES_MAX]
+            places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
+            sql = f"SELECT run_id FROM {{s}}runs WHERE run_id IN ({places}) AND cancel_requested_at IS NOT NULL"
+            found += [row[0] for row in await self.fetch(sql, *some)]
+        return found
 
     async def read(
         self, thread: str, after: int = 0, limit: int | None = None, *, until_at: int | None = None
