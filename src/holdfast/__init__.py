@@ -17,7 +17,7 @@ from holdfast.fsck import FsckReport
 from holdfast.journal import JournalEntry
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Retry, Wait
-from holdfast.runtime import Claim, Event, RunInfo, SignalReceipt
+from holdfast.runtime import Claim, Event, Explanation, Inspection, ListedRun, Page, RunInfo, SignalReceipt
 
 __all__ = [
     "Claim",
@@ -26,16 +26,20 @@ __all__ = [
     "DatabaseError",
     "Done",
     "Event",
+    "Explanation",
     "Fail",
     "FsckReport",
     "Holdfast",
     "HoldfastError",
+    "Inspection",
     "InvalidEntry",
     "InvalidValue",
     "JournalEntry",
     "LeaseLost",
+    "ListedRun",
     "NotFound",
     "Ok",
+    "Page",
     "Retry",
     "RetryPolicy",
     "RunInfo",

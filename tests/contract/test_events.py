@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast import Done, Event, Holdfast, Ok, Wait
+from holdfast import Done, Event, Holdfast, InvalidValue, Ok, Wait
 from tests.conftest import FakeClock
 from tests.contract.builders import LEASE_S, active, claim_one, create, entries, event_types, kinds
 
@@ -68,6 +68,40 @@ async def test_events_are_read_from_after_a_seq(hf: Holdfast) -> None:
     assert await event_types(hf, "nobody") == []
 
 
+@pytest.mark.clause("O-63", "OB-16")
+async def test_pages_of_events_follow_each_other(hf: Holdfast) -> None:
+    claim = await active(hf)
+    for i in range(5):
+        await hf.emit(claim, "text", i)
+        await hf.heartbeat(claim)
+    await hf.complete(claim)
+    everything = [event async for event in hf.events(claim.run_id)]
+
+    for limit in (1, 2, 3, len(everything), 100):
+        pages: list[list[Event]] = [[]]
+        while not pages[1:] or pages[-1]:
+            after = pages[-1][-1].seq if pages[-1] else 0
+            pages.append([event async for event in hf.events(claim.run_id, after=after, limit=limit)])
+        assert [event for page in pages for event in page] == everything
+        assert max(len(page) for page in pages) == min(limit, len(everything))
+    assert [event async for event in hf.events(claim.run_id, limit=0)] == []
+    with pytest.raises(InvalidValue):
+        [event async for event in hf.events(claim.run_id, limit=-1)]
+
+
+@pytest.mark.clause("O-63")
+@pytest.mark.parametrize("configuration", ["memory", "file", "postgres"])
+async def test_a_follower_that_wants_no_more_stops(hf: Holdfast) -> None:
+    claim = await active(hf)
+    follower = asyncio.create_task(follow(hf, claim.run_id, limit=4))
+
+    for i in range(3):
+        await hf.emit(claim, "text", i)
+
+    seen = await asyncio.wait_for(follower, 20)
+    assert [event.type for event in seen] == ["run_queued", "run_started", "text", "text"]
+
+
 @pytest.mark.clause("H-W5", "S-63")
 async def test_done_is_the_last_event_whatever_comes_after(hf: Holdfast) -> None:
     claim = await active(hf)
@@ -124,5 +158,5 @@ async def test_a_follower_of_another_instance_sees_everything_too(
     assert seen == [event async for event in hf.events(run.run_id)]
 
 
-async def follow(hf: Holdfast, run_id: str) -> list[Event]:
-    return [event async for event in hf.events(run_id, follow=True)]
+async def follow(hf: Holdfast, run_id: str, limit: int | None = None) -> list[Event]:
+    return [event async for event in hf.events(run_id, follow=True, limit=limit)]

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt
+from holdfast.runtime.explanation import Explanation
+from holdfast.runtime.inspection import Inspection
+from holdfast.runtime.listing import ListedRun, Page
+from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt, without_hashes
 from holdfast.runtime.upkeep import Upkeep
 
-__all__ = ["Claim", "Event", "RunInfo", "SignalReceipt", "Upkeep"]
+__all__ = [
+    "Claim",
+    "Event",
+    "Explanation",
+    "Inspection",
+    "ListedRun",
+    "Page",
+    "RunInfo",
+    "SignalReceipt",
+    "Upkeep",
+    "without_hashes",
+]

@@ -44,9 +44,12 @@ class Core:
         self.journal = Journal(self._store, Limits(max_body_bytes))
         self.owner_id = f"hf-{new_id()}"
         self._user_id: str | None = None
+        self._known_clogs: frozenset[str] | None = None
+        """The clogs that this process serves; None while that is not known."""
 
-    async def open(self) -> Self:
-        await self._store.open()
+    async def open(self, *, migrate: bool = True) -> Self:
+        """Connect. Unless told otherwise, bring the schema up to date first; that is safe to repeat."""
+        await self._store.open(migrate=migrate)
         return self
 
     async def close(self) -> None:

@@ -2,27 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 from holdfast.identity import check_id
+from holdfast.journal import RunPlanner
 from holdfast.moments import from_us
 from holdfast.protocol import facts
 from holdfast.protocol.events import view
+from holdfast.protocol.state import RunState
+from holdfast.protocol.values import whole_number
 from holdfast.runtime.claims import Claims
+from holdfast.runtime.explanation import Explanation, explanation
+from holdfast.runtime.history import read_history
+from holdfast.runtime.inspection import Inspection, inspection
+from holdfast.runtime.lane_places import lane_place
+from holdfast.runtime.listing import Page, question
 from holdfast.runtime.records import Event
+from holdfast.store import SliceRequest
 
 POLL_S = 0.5
+BATCH = 500
+EVENTS_MAX = 1 << 31
 
 
 class Questions(Claims):
-    """Events and views of runs."""
+    """Lists, events and views of runs."""
 
-    async def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> AsyncIterator[Event]:
-        """The run's public events in order, from after a seq. With `follow`, until the run is over."""
-        listener = self._store.listen(f"run:{check_id(run_id, 'run_id')}")
+    async def list_runs(
+        self,
+        session_id: str | None = None,
+        clog_id: str | None = None,
+        status: str | Sequence[str] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page:
+        """Runs without their contents, newest first; at most 100 at a time. `cursor` is the `next` of the last page.
+
+        A run that is created meanwhile never moves the pages that follow.
+        """
+        equal = {
+            "session_id": None if session_id is None else check_id(session_id, "session_id"),
+            "clog_id": None if clog_id is None else check_id(clog_id, "clog_id"),
+            "user_id": self._user_id,
+        }
+        asked = question(equal, status, limit, cursor)
+        if asked.statuses == ():
+            return Page([], None)
+        return asked.page(await self._store.fetch(asked.text, *asked.values))
+
+    async def inspect(self, run_id: str) -> Inspection | None:
+        """Everything about the run at one instant; None for a run that this caller does not know."""
+        seen = await self._seen(run_id)
+        return None if seen is None else await self._inspected(*seen)
+
+    async def explain(self, run_id: str) -> Explanation | None:
+        """Why the run is where it is, and what would move it on; None for a run that this caller does not know."""
+        seen = await self._seen(run_id)
+        if seen is None:
+            return None
+        return explanation(
+            await self._inspected(*seen),
+            known_clogs=self._known_clogs,
+            lane_place=await lane_place(self._store, seen[0]),
+        )
+
+    async def events(
+        self, run_id: str, after: int = 0, *, follow: bool = False, limit: int | None = None
+    ) -> AsyncIterator[Event]:
+        """The run's public events in order, from after a seq, at most `limit`. With `follow`, until the run is over.
+
+        The seq of the last one is where the next page begins.
+        """
+        check_id(run_id, "run_id")
+        left = EVENTS_MAX if limit is None else whole_number(limit, "limit", 0, EVENTS_MAX)
+        if not left or await self._is_hidden(run_id):
+            return
+        async with aclosing(self._events(run_id, after, follow)) as found:
+            async for event in found:
+                yield event
+                left -= 1
+                if not left:
+                    return
+
+    async def _events(self, run_id: str, after: int, follow: bool) -> AsyncGenerator[Event, None]:
+        listener = self._store.listen(f"run:{run_id}")
         try:
             while True:
-                found = await self.journal.facts(run_id, after, 500)
+                found = await self.journal.facts(run_id, after, BATCH)
                 for entry, fact in found:
                     after = entry.rev
                     shown = view(fact)
@@ -40,7 +107,25 @@ class Questions(Claims):
         finally:
             listener.close()
 
+    async def _is_hidden(self, run_id: str) -> bool:
+        """Is the run another user's, or deleted? The thread of a deleted one stays for audit, in `journal.read`."""
+        if self._user_id is not None:
+            sql = "SELECT 1 FROM {s}runs WHERE run_id = $1 AND user_id = $2"
+            return not await self._store.fetch(sql, run_id, self._user_id)
+        return bool(await self._store.fetch("SELECT 1 FROM {s}tombstones WHERE run_id = $1", run_id))
+
     async def _ended_at(self, run_id: str, rev: int) -> bool:
         """Did the run take this end? One written by hand may have been refused."""
         state = (await self.journal.slices([run_id])).get(run_id)
         return state is None or state.ended_rev == rev
+
+    async def _seen(self, run_id: str) -> tuple[RunState, int] | None:
+        """The whole run as its rows show it, with the clock of that moment."""
+        (part,) = await self._store.slices([SliceRequest(check_id(run_id, "run_id"), whole=True)])
+        if part.run is None:
+            return None
+        state = RunPlanner().open(run_id, part)
+        return (state, part.now) if self._user_id in (None, state.user_id) else None
+
+    async def _inspected(self, state: RunState, now: int) -> Inspection:
+        return inspection(state, now, await read_history(self._store, state))

@@ -105,5 +105,12 @@ def run_info(state: RunState, *, pending_input: Any, output: Any) -> RunInfo:
     )
 
 
+def without_hashes(data: Any) -> Any:
+    """An entry's data as anybody may see it: what the journal knows of a claim's token stays there."""
+    if not isinstance(data, dict):
+        return data
+    return {name: value for name, value in data.items() if name != "claim_token_hash"}
+
+
 def _moment(value: int | None) -> datetime | None:
     return None if value is None else from_us(value)
