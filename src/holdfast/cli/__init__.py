@@ -1,0 +1,15 @@
+"""The command line: `holdfast …`. Exit codes: 0 all is well, 1 problems were found, 2 usage or environment."""
+
+from __future__ import annotations
+
+# Each module adds its commands to the app as it is imported.
+from holdfast.cli import doctor, looking, orders, streams, upkeep
+from holdfast.cli.app import app
+
+
+def main() -> None:
+    """What the installed script `holdfast` calls."""
+    app()
+
+
+__all__ = ["app", "doctor", "looking", "main", "orders", "streams", "upkeep"]
