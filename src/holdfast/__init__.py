@@ -12,16 +12,21 @@ from holdfast.errors import (
     NotFound,
     StorageError,
 )
-from holdfast.facade import Holdfast
+from holdfast.executor import TickResult
+from holdfast.facade import AdvanceResult, Holdfast
 from holdfast.fsck import FsckReport
+from holdfast.handlers import Clog, Context
 from holdfast.journal import JournalEntry
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Retry, Wait
 from holdfast.runtime import Claim, Event, Explanation, Inspection, ListedRun, Page, RunInfo, SignalReceipt
 
 __all__ = [
+    "AdvanceResult",
     "Claim",
+    "Clog",
     "Conflict",
+    "Context",
     "Continue",
     "DatabaseError",
     "Done",
@@ -45,5 +50,6 @@ __all__ = [
     "RunInfo",
     "SignalReceipt",
     "StorageError",
+    "TickResult",
     "Wait",
 ]

@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from holdfast import ambient
+from holdfast.errors import InvalidValue
+from holdfast.executor import Executor, TickResult
+from holdfast.handlers import Clog, Registry
+from holdfast.identity import check_id
+from holdfast.moments import from_us
+from holdfast.protocol.values import whole_number
 from holdfast.runtime import Upkeep
+from holdfast.runtime.blocking import Blocking
+from holdfast.runtime.pulse import Pulse
+from holdfast.worker import RunWorker
+
+FOREVER_MS = 1 << 50
+
+
+class AdvanceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass over what was due. `next_wake_at` is when to come back; it may be now, if the pass was cut short."""
+
+    advanced: int
+    results: tuple[TickResult, ...]
+    budget_exhausted: bool
+    next_wake_at: datetime | None
 
 
 class Holdfast(Upkeep):
@@ -10,3 +37,147 @@ class Holdfast(Upkeep):
 
     Use it as an async context manager, or call `open` and `close`. Opening migrates; that is safe to repeat.
     """
+
+    def __init__(self, url: str = "holdfast.db", **options: Any) -> None:
+        super().__init__(url, **options)
+        self._registry = Registry()
+        self._pulse = Pulse(self._store.beside)
+        self.sync = Blocking(self)
+
+    async def close(self) -> None:
+        await self._pulse.close()
+        await super().close()
+
+    def register(self, *clogs: Clog) -> None:
+        """Make clogs known here. Runs of clogs that no process knows wait until one does."""
+        for clog in clogs:
+            self._registry.add(clog)
+        self._known_clogs = frozenset(self._registry.names)
+
+    async def advance(
+        self, budget_ms: int | None = None, max_runs: int | None = None, queues: Sequence[str] | None = None
+    ) -> AdvanceResult:
+        """One pass: every run that is due now gets at most one tick, the oldest first.
+
+        No tick is begun once the budget is used up; one that runs is never cut.
+        """
+        budget = whole_number(FOREVER_MS if budget_ms is None else budget_ms, "budget_ms", 0, FOREVER_MS)
+        most = whole_number(FOREVER_MS if max_runs is None else max_runs, "max_runs", 0, FOREVER_MS)
+        chosen = None if queues is None else [check_id(queue, "queue") for queue in queues]
+        deadline = ambient.monotonic() + budget / 1_000
+        await self.journal.sweep()
+        due_by = await self._store.now()
+        results: list[TickResult] = []
+        passed: list[str] = []
+        exhausted = False
+        while len(results) < most:
+            exhausted = ambient.monotonic() >= deadline
+            result = None if exhausted else await self._advance_one(chosen, due_by, passed)
+            if result is None:
+                break
+            results.append(result)
+        next_due = await self._store.next_due(chosen)
+        return AdvanceResult(
+            advanced=len(results),
+            results=tuple(results),
+            budget_exhausted=exhausted,
+            next_wake_at=None if next_due is None else from_us(max(next_due, due_by)),
+        )
+
+    async def execute_next(
+        self,
+        queue: str | None = None,
+        *,
+        owner: str | None = None,
+        lease_ms: int | None = None,
+        heartbeat_interval_ms: int | None = None,
+    ) -> TickResult | None:
+        """Claim one item and run it to its end, its claim kept alive; None if nothing is due or the lease was lost."""
+        queues = [check_id(self.queue if queue is None else queue, "queue")]
+        every_s = None
+        if heartbeat_interval_ms is not None:
+            every_s = whole_number(heartbeat_interval_ms, "heartbeat_interval_ms", 1, FOREVER_MS) / 1_000
+        since = ambient.monotonic()
+        for taken in await self.take(queues, clogs=self._registry.names, owner=owner, lease_ms=lease_ms):
+            return await self._executor.run(taken, lease_us=self._lease_us(lease_ms), since=since, every_s=every_s)
+        return None
+
+    async def begin_tick(self, run_id: str, tick_id: str | None = None) -> str:
+        """Open a tick in which endpoints of the run can be called; the same id again is the same tick."""
+        return await self._executor.begin_tick(run_id, tick_id)
+
+    async def call_clog(self, *, run_id: str, tick_id: str, clog_id: str, method: str, payload: Any = None) -> Any:
+        """Call an endpoint and answer what it returns; the run's own state is not touched."""
+        return await self._executor.call_clog(
+            run_id=run_id, tick_id=tick_id, clog_id=clog_id, method=method, payload=payload
+        )
+
+    async def drain(self, max_ticks: int = 10_000) -> int:
+        """Run what is due until nothing is, jumping an injected clock to the next due time; answer how many ticks."""
+        ticks = 0
+        while ticks < max_ticks:
+            result = await self.advance(max_runs=max_ticks - ticks)
+            ticks += result.advanced
+            if result.advanced == 0 and not self._jump(result.next_wake_at):
+                break
+        return ticks
+
+    def worker(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 64,
+        lease_ms: int | None = None,
+        drain_s: float = 30.0,
+    ) -> RunWorker:
+        """A worker on this runtime; `await worker.run()` works until it is told to stop."""
+        chosen = [self.queue] if queues is None else queues
+        if not chosen:
+            raise InvalidValue("a worker serves the queues it names; name at least one")
+        return RunWorker(
+            self,
+            self._executor,
+            self._registry,
+            queues=chosen,
+            concurrency=concurrency,
+            lease_ms=lease_ms,
+            drain_s=drain_s,
+        )
+
+    @property
+    def _executor(self) -> Executor:
+        return Executor(self, self._registry, self._pulse)
+
+    async def _advance_one(self, queues: Sequence[str] | None, due_by: int, passed: list[str]) -> TickResult | None:
+        """One tick of a run that had none in this pass, or None if there is none left."""
+        while True:
+            since = ambient.monotonic()
+            taken = await self.take(queues, clogs=self._registry.names, due_by=due_by, passed=passed)
+            if not taken:
+                return None
+            result = await self._executor.run(taken[0], lease_us=self._lease_us(None), since=since)
+            if self._clock is not None or result is None:
+                # It had its turn. Where time stands still, what became due since the pass began looks no younger.
+                passed.append(taken[0].claim.run_id)
+            if result is not None:
+                return result
+
+    def _jump(self, due_at: datetime | None) -> bool:
+        clock = self._clock
+        if due_at is None or clock is None or not isinstance(clock, _Movable):
+            return False
+        ahead = (due_at - clock.now()).total_seconds()
+        if ahead <= 0:
+            return False
+        clock.advance(seconds=ahead)
+        return True
+
+    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
+        options = super()._options(given)
+        if options.get("clog_id") in self._registry.names:
+            options.setdefault("resumable", self._registry.clog(options["clog_id"]).resumable)
+        return options
+
+
+@runtime_checkable
+class _Movable(Protocol):
+    def advance(self, seconds: float) -> None: ...

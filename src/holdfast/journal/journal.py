@@ -211,9 +211,12 @@ class Journal:
             list(proved([entry], after=rev - 1))
         return {(thread.removeprefix(RUN_PREFIX), rev): fact_of(entry) for (thread, rev), entry in entries.items()}
 
-    async def slices(self, run_ids: Sequence[str]) -> dict[str, RunState]:
-        """Runs as their rows show them, without reading their history. Unknown ids are left out."""
-        seen = await self._store.slices([SliceRequest(run_id) for run_id in run_ids])
+    async def slices(self, run_ids: Sequence[str], *, tick_id: str = "") -> dict[str, RunState]:
+        """Runs as their rows show them, without reading their history. Unknown ids are left out.
+
+        Of a run's ticks the open ones are shown, and the one that is named.
+        """
+        seen = await self._store.slices([SliceRequest(run_id, claim_id=tick_id) for run_id in run_ids])
         planner = RunPlanner()
         return {
             run_id: planner.open(run_id, part)

@@ -255,7 +255,7 @@ def _begin_tick(state: RunState, command: commands.BeginTick, now: int) -> Decis
 
 
 def _speak(state: RunState, command: commands.Speak, now: int) -> Decision:
-    refusal = _not_begun(state, command.tick_id)
+    refusal = not_begun(state, command.tick_id)
     if refusal:
         return Decision(refusal=refusal)
     said = (
@@ -265,7 +265,7 @@ def _speak(state: RunState, command: commands.Speak, now: int) -> Decision:
     return Decision(facts=tuple(said))
 
 
-def _not_begun(state: RunState, tick_id: str) -> str | None:
+def not_begun(state: RunState, tick_id: str) -> str | None:
     """Why nobody may call endpoints in this tick, or None if it was begun for that."""
     if not state.exists:
         return "not_found"
@@ -279,7 +279,7 @@ def _not_begun(state: RunState, tick_id: str) -> str | None:
 
 def _call_endpoint(state: RunState, command: commands.CallEndpoint, now: int) -> Decision:
     """The call is over: its writes count if the rows are still as it read them, what it used up counts always."""
-    refusal = _not_begun(state, command.tick_id)
+    refusal = not_begun(state, command.tick_id)
     if refusal:
         return Decision(refusal=refusal)
     written = command.staged.storage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, whole_number
 from holdfast.runtime.records import Claim, RunInfo
 from holdfast.runtime.runs import Runs
@@ -24,6 +25,15 @@ from holdfast.store import Beat, Claimed, ClaimRequest
 
 LOST = ("stale_claim", "expired_claim", "terminal_run")
 CLAIMS_MAX = 10_000
+ROUNDS_MAX = 100
+
+
+class Taken(NamedTuple):
+    """A claim, its run as the claim found it, and the fact that holds the tick's input."""
+
+    claim: Claim
+    state: RunState
+    fact: Fact | None
 
 
 class Claims(Runs):
@@ -39,24 +49,48 @@ class Claims(Runs):
         clogs: Sequence[str] | None = None,
     ) -> list[Claim]:
         """Take up to `limit` due items. Each is this caller's alone until its lease ends."""
+        queues = (check_id(self.queue if queue is None else queue, "queue"),)
+        taken = await self.take(queues, clogs=clogs, owner=owner, lease_ms=lease_ms, limit=limit)
+        return [item.claim for item in taken]
+
+    async def take(
+        self,
+        queues: Sequence[str] | None,
+        *,
+        clogs: Sequence[str] | None = None,
+        owner: str | None = None,
+        lease_ms: int | None = None,
+        limit: int = 1,
+        due_by: int | None = None,
+        passed: Sequence[str] = (),
+    ) -> list[Taken]:
+        """Claims with what their executor needs to know; `queues=None` is every queue."""
+        if self._user_id is not None:
+            raise Conflict("work is claimed for everybody, not for one user; use the runtime itself")
         count = whole_number(limit, "limit", 0, CLAIMS_MAX)
         tokens = {new_id(): ambient.random_token() for _ in range(count)}
         request = ClaimRequest(
-            queues=(check_id(self.queue if queue is None else queue, "queue"),),
+            queues=None if queues is None else tuple(check_id(queue, "queue") for queue in queues),
             clogs=None if clogs is None else tuple(check_id(clog, "clog_id") for clog in clogs),
             claim_ids=tuple(tokens),
             claim_token_hashes=tuple(hash_token(token) for token in tokens.values()),
             owner_id=check_id(self.owner_id if owner is None else owner, "owner"),
             lease_us=self._lease_us(lease_ms),
+            due_by=due_by,
+            passed=tuple(passed),
         )
-        found = await self.journal.claim(request)
-        spare = tokens.keys() - {item.claim_id for item in found}
-        taken: list[tuple[Claimed, str]] = []
-        for item in found:
-            claim_id = item.claim_id or await self._take_over(item, request, spare.pop(), tokens)
-            if claim_id is not None:
-                taken.append((item, claim_id))
-        return await self._claims([item._replace(claim_id=claim_id) for item, claim_id in taken], tokens)
+        for _ in range(ROUNDS_MAX):
+            found = await self.journal.claim(request)
+            spare = tokens.keys() - {item.claim_id for item in found}
+            held: list[Claimed] = []
+            for item in found:
+                claim_id = item.claim_id or await self._take_over(item, request, spare.pop(), tokens)
+                if claim_id is not None:
+                    held.append(item._replace(claim_id=claim_id))
+            if held or not found:
+                return await self._taken(held, tokens)
+            # All that was found had to be ended instead; there may be more behind it.
+        return []
 
     async def heartbeat(self, claim: Claim, lease_ms: int | None = None) -> datetime:
         """Start the lease anew and answer its end. A lost claim raises `LeaseLost`."""
@@ -65,9 +99,9 @@ class Claims(Runs):
         for beaten in await self._store.heartbeat([beat], lease_us):
             return from_us(beaten.lease_until)
         # Not extended at once: it is lost, or someone is writing to the run this very moment. Ask alone.
-        command = commands.Heartbeat(**_fence(claim), lease_us=lease_us)
+        command = commands.Heartbeat(**fence_of(claim), lease_us=lease_us)
         executed = await self.journal.execute(claim.run_id, command)
-        _check_fence(executed, claim)
+        check_fence(executed, claim.run_id)
         assert executed.at is not None
         return from_us(executed.at + lease_us)
 
@@ -82,24 +116,24 @@ class Claims(Runs):
 
     async def release(self, claim: Claim) -> RunInfo:
         """Give the claim back unused: at once claimable, nothing counted."""
-        return await self._fenced(claim, commands.Release(**_fence(claim)))
+        return await self._fenced(claim, commands.Release(**fence_of(claim)))
 
     async def emit(self, claim: Claim, type: str, data: Any = None) -> int:
         """Show something to whoever watches; answers its seq once it is on disk."""
         value, repaired = clean(data)
         events = ((check_name(type, "type", longest=128), value),)
-        command = commands.Emit(**_fence(claim), events=events, repaired=repaired)
+        command = commands.Emit(**fence_of(claim), events=events, repaired=repaired)
         executed = await self.journal.execute(claim.run_id, command)
-        _check_fence(executed, claim)
+        check_fence(executed, claim.run_id)
         return executed.first_rev
 
     async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
-        cleaned, repaired = _clean_outcome(outcome)
-        return await self._fenced(claim, commands.Settle(**_fence(claim), outcome=cleaned, repaired=repaired))
+        cleaned, repaired = clean_outcome(outcome)
+        return await self._fenced(claim, commands.Settle(**fence_of(claim), outcome=cleaned, repaired=repaired))
 
     async def _fenced(self, claim: Claim, command: Command) -> RunInfo:
         executed = await self.journal.execute(claim.run_id, command)
-        _check_fence(executed, claim)
+        check_fence(executed, claim.run_id)
         return await self._info(executed.state)
 
     async def _take_over(
@@ -117,15 +151,19 @@ class Claims(Runs):
         claimed = any(isinstance(fact, facts.AttemptClaimed) for fact in executed.decision.facts)
         return claim_id if claimed else None
 
-    async def _claims(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Claim]:
+    async def _taken(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Taken]:
         """What their holders need to know, read for all of them at once."""
         states = await self.journal.slices([item.run_id for item in taken])
         held = [(item, state.work[item.key]) for item in taken if (state := states[item.run_id]).work.get(item.key)]
         inputs, unreadable = await self._inputs(
             [(item.run_id, work.input_rev) for item, work in held if work.input_rev]
         )
-        return [
-            Claim(
+        answer: list[Taken] = []
+        for item, work in held:
+            if work.claim is None or work.claim.claim_id != item.claim_id or item.run_id in unreadable:
+                continue
+            fact = inputs.get((item.run_id, work.input_rev or 0))
+            claim = Claim(
                 run_id=item.run_id,
                 runnable_key=item.key,
                 tick_id=item.claim_id,
@@ -133,12 +171,10 @@ class Claims(Runs):
                 token=tokens[item.claim_id],
                 lease_until=from_us(work.claim.lease_until),
                 attempt=work.attempt,
-                input=getattr(inputs.get((item.run_id, work.input_rev or 0)), "input", None),
+                input=getattr(fact, "input", None),
             )
-            for item, work in held
-            if item.claim_id is not None and work.claim is not None and work.claim.claim_id == item.claim_id
-            if item.run_id not in unreadable
-        ]
+            answer.append(Taken(claim, states[item.run_id], fact))
+        return answer
 
     async def _inputs(self, places: list[tuple[str, int]]) -> tuple[dict[tuple[str, int], Fact], set[str]]:
         """The inputs, and the runs whose journal cannot be read: a damaged run must not cost its neighbours theirs."""
@@ -156,7 +192,7 @@ class Claims(Runs):
         return found, unreadable
 
 
-def _fence(claim: Claim) -> dict[str, Any]:
+def fence_of(claim: Claim) -> dict[str, Any]:
     return {
         "runnable_key": claim.runnable_key,
         "claim_id": claim.claim_id,
@@ -164,16 +200,18 @@ def _fence(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _check_fence(executed: Executed, claim: Claim) -> None:
+def check_fence(executed: Executed, run_id: str) -> None:
+    """Raise unless the command of a holder was carried out."""
     refusal = executed.decision.refusal
     if refusal in LOST:
-        text = f"the claim on run {claim.run_id} is no longer held; drop the work, another worker has it or will"
+        text = f"the claim on run {run_id} is no longer held; drop the work, another worker has it or will"
         raise LeaseLost(text, code=refusal)
     if refusal is not None:
-        raise Conflict(f"run {claim.run_id} refused this: {refusal}", code=refusal)
+        raise Conflict(f"run {run_id} refused this: {refusal}", code=refusal)
 
 
-def _clean_outcome(outcome: Outcome) -> tuple[Outcome, bool]:
+def clean_outcome(outcome: Outcome) -> tuple[Outcome, bool]:
+    """The outcome as it can be stored, and whether that changed it."""
     match outcome:
         case Done(output=value):
             cleaned, repaired = clean(value)

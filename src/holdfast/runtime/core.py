@@ -38,6 +38,7 @@ class Core:
         grouped: bool = True,
     ) -> None:
         self.lease_ms = lease_ms
+        self._clock = clock
         self.queue = check_id(queue, "queue")
         database = connect(url, _microseconds(clock), schema=check_id(schema, "schema"))
         self._store: Store[RunState] = Store(database, RunPlanner(), grouped=grouped)
@@ -86,14 +87,14 @@ class Core:
         rows = await self._store.fetch(sql, scope, check_name(key, "key"))
         return await self.get_run(rows[0][0]) if rows else None
 
-    async def _command(self, run_id: str, command: Command) -> Executed:
+    async def command(self, run_id: str, command: Command) -> Executed:
         """Carry out a command on a run; for one user, on a run of theirs."""
         check_id(run_id, "run_id")
-        if not await self._owns(run_id):
+        if not await self.owns(run_id):
             return Executed(Decision(refusal="not_found"), RunState(run_id=run_id), None, 0)
         return await self.journal.execute(run_id, command)
 
-    async def _owns(self, run_id: str) -> bool:
+    async def owns(self, run_id: str) -> bool:
         if self._user_id is None:
             return True
         sql = "SELECT 1 FROM {s}runs WHERE run_id = $1 AND user_id = $2"

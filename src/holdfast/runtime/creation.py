@@ -29,6 +29,7 @@ def creation(
     user_id: str = "local",
     max_deliveries: int = 5,
     metadata: dict[str, Any] | None = None,
+    resumable: bool = True,
 ) -> Create:
     """The command that creates this run, or `InvalidValue` that names the argument at fault."""
     policy = RetryPolicy() if retry is None else retry
@@ -53,6 +54,7 @@ def creation(
         backoff_us=whole_number(policy.backoff_ms, "backoff_ms", 0, 1 << 40) * 1_000,
         backoff_max_us=whole_number(policy.backoff_max_ms, "backoff_max_ms", 0, 1 << 40) * 1_000,
         max_deliveries=whole_number(max_deliveries, "max_deliveries", 1, 1 << 30),
+        resumable=bool(resumable),
         has_input=has_input,
         input=value,
         metadata=notes,

@@ -91,7 +91,7 @@ class Runs(Core):
             repaired=repaired,
             **_keyed(key, [label, has_input, value, interrupt]),
         )
-        executed = await self._command(run_id, command)
+        executed = await self.command(run_id, command)
         decision = executed.decision
         if decision.refusal == "key_reused":
             raise _key_reused(key)
@@ -107,7 +107,7 @@ class Runs(Core):
         """Ask the run to stop and return at once. Nobody works on it, or `force`: it is over now."""
         (why, who), repaired = clean([reason, actor])
         command = commands.Cancel(reason=why, actor=who, force=force, repaired=repaired)
-        return await self._known(run_id, await self._command(run_id, command))
+        return await self._known(run_id, await self.command(run_id, command))
 
     async def pause(
         self,
@@ -161,7 +161,7 @@ class Runs(Core):
         return await self._decided(run_id, commands.Resolve(action=action, repaired=repaired, **values, **keyed))
 
     async def _decided(self, run_id: str, command: Command) -> RunInfo:
-        executed = await self._command(run_id, command)
+        executed = await self.command(run_id, command)
         refusal = executed.decision.refusal
         if refusal == "key_reused":
             raise _key_reused(command.key)

@@ -186,6 +186,8 @@ class Postgres:
             request.lease_us,
             commit_id,
             self._given_now(),
+            request.due_by,
+            request.passed,
         )
         rows = await self._opened().claims.run(
             lambda connection: _rows(connection, self._text(texts.CLAIM), arguments), lost=OutcomeUnknown

@@ -27,7 +27,7 @@ LANDED = """
     JOIN {s}journal j ON j.thread = ANY (ARRAY[x.thread]) AND j.rev = x.rev
     WHERE j.commit_id = $3
 """
-CLAIM = "SELECT run_id, key, claim_id, at FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8)"
+CLAIM = "SELECT run_id, key, claim_id, at FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 
 
 class Shape(NamedTuple):

@@ -458,6 +458,7 @@ _DUE = """
       AND w.due_at <= :now
       AND r.status IN ('pending', 'waiting', 'active')
       {clogs}
+      {passed}
     ORDER BY w.due_at
     LIMIT :limit
 """
@@ -486,13 +487,16 @@ def _due(connection: sqlite3.Connection, request: ClaimRequest, now: int) -> lis
     clogs = request.clogs
     known = {f"clog{i}": clog for i, clog in enumerate(clogs or ())}
     condition = "" if clogs is None else f"AND w.clog_id IN ({', '.join(f':{name}' for name in known)})"
-    sql = _DUE.format(clogs=condition)
+    passed = {f"passed{i}": run_id for i, run_id in enumerate(request.passed)}
+    others = f"AND w.run_id NOT IN ({', '.join(f':{name}' for name in passed)})" if passed else ""
+    sql = _DUE.format(clogs=condition, passed=others)
+    due_by = now if request.due_by is None else min(now, request.due_by)
     found: list[sqlite3.Row] = []
     for negative, queue in sorted(levels):
         left = len(request.claim_ids) - len(found)
         if left <= 0:
             break
-        params = {"queue": queue, "priority": -negative, "now": now, "limit": left, **known}
+        params = {"queue": queue, "priority": -negative, "now": due_by, "limit": left, **known, **passed}
         found += connection.execute(sql, params).fetchall()
     return found
 

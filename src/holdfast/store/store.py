@@ -40,6 +40,8 @@ from holdfast.store.types import (
 PAGE = 1_000
 PLACES_MAX = 100
 DOUBT_S = 1.0
+NEVER = 1 << 61
+"""From here on a due time means: not by itself."""
 
 
 class RunRows(NamedTuple):
@@ -171,6 +173,31 @@ class Store(Generic[S]):
             except OutcomeUnknown as error:
                 # Extending twice is extending once.
                 await patience.pause(error)
+
+    async def next_due(self, queues: Sequence[str] | None) -> int | None:
+        """When the next item of these queues (of all) can be claimed; None if none waits for a time."""
+        chosen = await self._queues() if queues is None else tuple(queues)
+        if not chosen:
+            return None
+        # One probe for each queue and priority, however much work is open.
+        values = ", ".join(f"(CAST(${place} AS text))" for place in range(1, len(chosen) + 1))
+        sql = f"""
+            WITH RECURSIVE levels (queue, priority) AS (
+                SELECT q.column1, (SELECT max(w.priority) FROM {{s}}work w WHERE w.queue = q.column1)
+                FROM (VALUES {values}) AS q
+                UNION ALL
+                SELECT l.queue, (
+                    SELECT max(w.priority) FROM {{s}}work w WHERE w.queue = l.queue AND w.priority < l.priority
+                )
+                FROM levels l
+                WHERE l.priority IS NOT NULL
+            )
+            SELECT min((SELECT min(w.due_at) FROM {{s}}work w WHERE w.queue = l.queue AND w.priority = l.priority))
+            FROM levels l
+            WHERE l.priority IS NOT NULL
+        """
+        ((due_at,),) = await self.fetch(sql, *chosen)
+        return None if due_at is None or due_at >= NEVER else due_at
 
     async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of these runs that someone wants to stop."""

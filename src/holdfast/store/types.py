@@ -193,7 +193,10 @@ class Append(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """Take up to as many due items as there are claim ids."""
+    """Take up to as many due items as there are claim ids.
+
+    `due_by` leaves out what became due later, `passed` what belongs to these runs.
+    """
 
     queues: tuple[str, ...] | None
     clogs: tuple[str, ...] | None
@@ -201,6 +204,8 @@ class ClaimRequest(NamedTuple):
     claim_token_hashes: tuple[str, ...]
     owner_id: str
     lease_us: int
+    due_by: int | None = None
+    passed: tuple[str, ...] = ()
 
     def entry(self, key: str, attempt: int, claim_id: str, claim_token_hash: str) -> NewEntry:
         """The line a claim leaves. Both databases write the same text; Postgres composes it in its function."""

@@ -266,7 +266,7 @@ CREATE TABLE {s}checkpoints (
 -- are only named, with a null claim_id: taking them over may end the run, and that is decided with care elsewhere.
 CREATE FUNCTION {s}claim(
     in_queues text[], in_clogs text[], in_claim_ids text[], in_hashes text[], in_owner text, in_lease bigint,
-    in_commit bigint, in_now bigint
+    in_commit bigint, in_now bigint, in_due_by bigint, in_passed text[]
 ) RETURNS TABLE (run_id text, key text, claim_id text, at bigint)
 LANGUAGE sql VOLATILE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
@@ -298,7 +298,8 @@ picked AS MATERIALIZED (
         JOIN {s}runs r ON r.run_id = ANY (ARRAY[w.run_id])
         WHERE w.queue = l.queue
           AND w.priority = l.priority
-          AND w.due_at <= (SELECT now FROM t)
+          AND w.due_at <= (SELECT least(now, in_due_by) FROM t)
+          AND w.run_id <> ALL (in_passed)
           AND (in_clogs IS NULL OR w.clog_id = ANY (in_clogs))
           AND r.status IN ('pending', 'waiting', 'active')
         ORDER BY w.due_at

@@ -1,0 +1,258 @@
+"""Advance one claimed tick: load → context → handler → outcome → commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidValue, LeaseLost
+from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, Registry, Tick
+from holdfast.handlers.context import BlockingContext
+from holdfast.handlers.ticks import check_begun
+from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
+from holdfast.journal import Executed
+from holdfast.protocol import commands, facts
+from holdfast.protocol.decide import not_begun
+from holdfast.protocol.evolve import evolve
+from holdfast.protocol.facts import ROOT
+from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.state import NEVER, RunState
+from holdfast.runtime import RunInfo, Upkeep
+from holdfast.runtime.claims import Taken, clean_outcome
+from holdfast.runtime.creation import creation
+from holdfast.runtime.pulse import Hold, Pulse
+from holdfast.runtime.records import run_info
+from holdfast.store import Beat
+
+NO_HANDLER = "no onAdvance handler"
+WORDS: dict[type[Any], str] = {
+    Ok: "ok",
+    Done: "done",
+    Continue: "continue",
+    Wait: "wait",
+    Retry: "retry",
+    Fail: "failed",
+}
+
+
+class TickResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A tick that ended: the outcome as the handler returned it, and the run's status after it."""
+
+    run_id: str
+    tick_id: str
+    outcome: str
+    status: str
+    due_in_s: float | None = None
+    """When the run's next tick is due, seen from this one's commit; None if it is not due by itself."""
+
+
+class Executor:
+    """Runs ticks of the registered clogs. One for each runtime; safe for any number of ticks at once."""
+
+    def __init__(self, runs: Upkeep, registry: Registry, pulse: Pulse) -> None:
+        self._runs = runs
+        self._registry = registry
+        self._pulse = pulse
+
+    async def run(
+        self, taken: Taken, *, lease_us: int, since: float, every_s: float | None = None
+    ) -> TickResult | None:
+        """Run the tick to its end; None if its lease was lost. Cancelled from outside, it gives its claim back."""
+        claim = taken.claim
+        beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, hash_token(claim.token))
+        hold = Hold(beat, lease_us, since, every_s=every_s)
+        tick = ClaimedTick(self._runs.journal, taken.state, hold, _signal(taken))
+        self._pulse.keep(hold)
+        try:
+            outcome, raised = await self._handle(taken, tick)
+            return await self._settle(tick, outcome, keep_staged=not raised)
+        except LeaseLost:
+            # Another worker has the run or will have it; nothing that this tick staged is kept.
+            return None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._release(tick))
+            raise
+        finally:
+            self._pulse.drop(hold)
+            tick.speech.close()
+
+    async def begin_tick(self, run_id: str, tick_id: str | None = None) -> str:
+        """Open a tick for direct calls; the same id again is the same tick."""
+        chosen = new_id() if tick_id is None else check_id(tick_id, "tick_id")
+        executed = await self._runs.command(run_id, commands.BeginTick(tick_id=chosen))
+        check_begun(executed.decision.refusal, run_id, chosen)
+        return chosen
+
+    async def call_clog(self, *, run_id: str, tick_id: str, clog_id: str, method: str, payload: Any = None) -> Any:
+        """Call an endpoint in a tick of `begin_tick` and answer what it returns; what it wrote is then on disk."""
+        handler = self._registry.endpoint(clog_id, method)
+        state = await self._state(run_id, check_name(tick_id, "tick_id"))
+        check_begun(not_begun(state, tick_id), run_id, tick_id)
+        tick = BegunTick(self._runs.journal, state, tick_id)
+        try:
+            result = await _invoke(handler, payload, self._context(tick, clog_id))
+        except Exception as error:
+            await tick.settle(clog_id, method, _text(error))
+            raise
+        finally:
+            tick.speech.close()
+        await tick.settle(clog_id, method, None)
+        return result
+
+    async def _handle(self, taken: Taken, tick: ClaimedTick) -> tuple[Outcome, bool]:
+        """What the handler answered, and whether it raised."""
+        if taken.state.cancel_requested_at is not None:
+            # Asked to stop before it began: the handler is not called, and any outcome ends the run.
+            return Ok(), True
+        handler = self._registry.clog(taken.state.clog_id).advance_handler
+        if handler is None:
+            return Fail(NO_HANDLER, kind="no_handler"), False
+        tick.parent = await self._parent(taken.state)
+        context = self._context(tick, taken.state.clog_id)
+        work = asyncio.ensure_future(_invoke(handler, taken.claim.input, context))
+        tick.hold.on_change = lambda: _interrupt(tick.hold, work)
+        try:
+            return _outcome(await work), False
+        except asyncio.CancelledError:
+            return self._stopped(tick.hold), True
+        except LeaseLost:
+            raise
+        except Exception as error:
+            kind = error.code if isinstance(error, HoldfastError) else "exception"
+            return Retry(_text(error), kind=kind), True
+
+    def _stopped(self, hold: Hold) -> Outcome:
+        """The handler was cancelled: the lease is lost, someone wants the run to stop, or this process does."""
+        if hold.lost:
+            hold.check()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        return Ok() if hold.cancel_requested else Retry("the handler cancelled itself", kind="cancelled")
+
+    async def _settle(self, tick: ClaimedTick, outcome: Outcome, *, keep_staged: bool) -> TickResult:
+        try:
+            cleaned, repaired = clean_outcome(outcome)
+            executed = await tick.settle(cleaned, repaired=repaired, keep_staged=keep_staged)
+        except InvalidValue as error:
+            outcome = Retry(str(error), kind=error.code)
+            executed = await tick.settle(outcome, keep_staged=False)
+        return TickResult(
+            run_id=tick.state.run_id,
+            tick_id=tick.tick_id,
+            outcome=WORDS[type(outcome)],
+            status=executed.state.status,
+            due_in_s=_due_in_s(executed),
+        )
+
+    async def _release(self, tick: ClaimedTick) -> None:
+        try:
+            await tick.release()
+        except HoldfastError:
+            # The lease ends by itself; letting go early is a courtesy.
+            return
+
+    def _context(self, tick: Tick, clog_id: str) -> Context:
+        return Context(tick, clog_id, call=self._call, start_child=self._start_child)
+
+    async def _call(self, tick: Tick, clog_id: str, method: str, payload: Any) -> Any:
+        """An endpoint inside a tick: its clog's storage and budget, everything else shared with its caller."""
+        handler = self._registry.endpoint(clog_id, method)
+        return await _invoke(handler, payload, self._context(tick, clog_id))
+
+    async def _start_child(self, tick: Tick, clog_id: str, key: str, options: dict[str, Any]) -> RunInfo:
+        state = tick.state
+        given = {"session_id": state.session_id, "queue": state.queue, "user_id": state.user_id, **options}
+        fact = creation(clog_id=clog_id, **given).fact
+        child_run_id = child_id(state.run_id, "", clog_id, key)
+        known = await self._runs.get_run(child_run_id)
+        if known is not None:
+            return known
+        start = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in ("clog_id", "v")}
+        await tick.start_child(clog_id, key, start, fact.repaired)
+        begun = evolve(RunState(run_id=child_run_id), fact, state.at)
+        info = run_info(begun, pending_input=fact.input, output=None)
+        return msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0)
+
+    async def _parent(self, state: RunState) -> facts.Parent | None:
+        if state.parent_run_id is None:
+            return None
+        first = (await self._runs.journal.facts_at([(state.run_id, 1)]))[state.run_id, 1]
+        return first.parent if isinstance(first, facts.RunCreated) else None
+
+    async def _state(self, run_id: str, tick_id: str) -> RunState:
+        states = await self._runs.journal.slices([run_id], tick_id=tick_id) if await self._runs.owns(run_id) else {}
+        return states.get(run_id, RunState(run_id=run_id))
+
+
+def _due_in_s(executed: Executed) -> float | None:
+    root = executed.state.work.get(ROOT)
+    if root is None or root.claim or root.blocked or root.visible_at >= NEVER or executed.at is None:
+        return None
+    return max(0.0, (root.visible_at - executed.at) / 1e6)
+
+
+def _signal(taken: Taken) -> ReceivedSignal | None:
+    """The signal that brought the input, if one did."""
+    fact, seq = taken.fact, taken.state.work[taken.claim.runnable_key].input_rev
+    if not isinstance(fact, facts.SignalReceived) or seq is None:
+        return None
+    return ReceivedSignal(seq=seq, name=fact.name, has_input=fact.has_input, key=fact.key)
+
+
+def _interrupt(hold: Hold, work: asyncio.Future[Any]) -> None:
+    if hold.lost or hold.cancel_requested:
+        work.cancel()
+
+
+async def _invoke(handler: Callable[..., Any], value: Any, context: Context) -> Any:
+    if inspect.iscoroutinefunction(handler):
+        return await handler(value, context)
+    loop = asyncio.get_running_loop()
+    result = await in_thread(handler, value, BlockingContext(context, loop))
+    return await result if inspect.isawaitable(result) else result
+
+
+async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Run in a thread of its own, which dies with the process: a handler that hangs must not keep it alive."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    variables = contextvars.copy_context()
+
+    def deliver(result: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    def run() -> None:
+        try:
+            result, error = variables.run(function, *args), None
+        except BaseException as raised:
+            result, error = None, raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
+    return await done
+
+
+def _outcome(answer: Any) -> Outcome:
+    if answer is None:
+        return Ok()
+    if isinstance(answer, Ok | Done | Continue | Wait | Retry | Fail):
+        return answer
+    text = f"the handler returned a {type(answer).__name__}, which is no outcome; return Ok(), Done(…), Wait(…) …"
+    return Retry(text, kind="invalid_outcome")
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

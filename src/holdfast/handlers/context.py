@@ -1,0 +1,107 @@
+"""`Context`: what a handler receives, and all it may do to the world."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from holdfast.handlers.clogs import address
+from holdfast.handlers.ticks import Tick
+from holdfast.protocol.outcomes import UNSET
+from holdfast.runtime import RunInfo
+
+Call = Callable[[Tick, str, str, Any], Awaitable[Any]]
+"""Call an endpoint of a clog inside a tick."""
+
+StartChild = Callable[[Tick, str, str, dict[str, Any]], Awaitable[RunInfo]]
+
+
+class Context:
+    """One handler's view of its tick. Storage and budgets are those of `clog_id`, everything else is the tick's."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        clog_id: str,
+        *,
+        call: Call,
+        start_child: StartChild,
+    ) -> None:
+        self._tick = tick
+        self._call = call
+        self._start_child = start_child
+        self.run_id = tick.state.run_id
+        self.session_id = tick.state.session_id
+        self.user_id = tick.state.user_id
+        self.tick_id = tick.tick_id
+        self.clog_id = clog_id
+        self.attempt = tick.attempt
+        self.deliveries = tick.deliveries
+        self.signal = tick.signal
+        self.parent = tick.parent
+
+    @property
+    def cancelled(self) -> bool:
+        """Someone wants the run to stop; the handler is also cancelled at its next await."""
+        return self._tick.cancelled
+
+    async def emit(self, type: str, data: Any = None) -> int:
+        """Show something to whoever watches; answers its seq once it is on disk."""
+        return (await self._tick.emit([(type, data)]))[0]
+
+    async def emit_many(self, events: Sequence[tuple[str, Any]]) -> list[int]:
+        """Several events in one commit; answers their seqs."""
+        return await self._tick.emit(list(events))
+
+    def stream(self, type: str, text: str) -> None:
+        """Add a piece of text to the stream. Returns at once; it is stored within 50 ms and before anything later."""
+        self._tick.stream(type, text)
+
+    async def read(self, *plans: Any) -> list[Any]:
+        """The rows of these plans, in order; once for each clog and tick."""
+        self._tick.check()
+        return await self._tick.storage.read(self.clog_id, plans)
+
+    async def write(self, *ops: Any) -> int:
+        """Stage these operations on rows that were read in this tick; once for each clog and tick."""
+        self._tick.check()
+        return await self._tick.storage.write(self.clog_id, ops)
+
+    async def call(self, target: str, method: str | None = None, payload: Any = None) -> Any:
+        """Call an endpoint of a clog in this tick; `target` may be `clog.<id>.<method>`."""
+        self._tick.check()
+        return await self._call(self._tick, *address(target, method), payload)
+
+    async def outbox(self, target_space: str, payload: Any, *, key: str | None = None) -> str:
+        """Stage a delivery to the outside; it leaves once the outcome is on disk. Answers its outbox id."""
+        return await self._tick.enqueue(target_space, payload, key)
+
+    async def child(self, clog_id: str, *, key: str, input: Any = UNSET, **options: Any) -> RunInfo:
+        """Start a child run with the outcome; the same clog and key is the same child, however often it is asked."""
+        return await self._start_child(self._tick, clog_id, key, {"input": input, **options})
+
+
+class BlockingContext:
+    """The same context for a `def` handler, which runs in a thread: what is awaited elsewhere blocks here."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._context, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        def blocking(*args: Any, **options: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(found(*args, **options), self._loop).result()
+
+        return blocking
+
+    def stream(self, type: str, text: str) -> None:
+        # A stream's timer belongs to the event loop, so the delta is handed over there.
+        async def hand_over() -> None:
+            self._context.stream(type, text)
+
+        asyncio.run_coroutine_threadsafe(hand_over(), self._loop).result()

@@ -1,0 +1,223 @@
+"""One tick from inside: what it says is stored at once, what it wants beside its outcome is staged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Conflict, InvalidValue, NotFound
+from holdfast.handlers.speech import Said, Speech
+from holdfast.identity import check_id, check_name, child_id, new_id
+from holdfast.journal import Executed, Journal
+from holdfast.protocol import commands
+from holdfast.protocol.commands import ChildStart, Command, OutboxRow, Staged
+from holdfast.protocol.facts import Parent
+from holdfast.protocol.state import RunState
+from holdfast.protocol.values import clean, fingerprint
+from holdfast.runtime.claims import check_fence
+from holdfast.runtime.pulse import Hold
+from holdfast.scopes import TickStorage
+
+SPACE_LENGTH_MAX = 256
+TYPE_LENGTH_MAX = 128
+
+
+class ReceivedSignal(msgspec.Struct, frozen=True, kw_only=True):
+    """The signal that brought a tick's input."""
+
+    seq: int
+    name: str | None
+    has_input: bool
+    key: str | None
+
+
+class Tick:
+    """What handlers of one tick share, whichever clogs they belong to."""
+
+    def __init__(self, journal: Journal, state: RunState, tick_id: str) -> None:
+        self.journal = journal
+        self.state = state
+        self.tick_id = tick_id
+        self.attempt = self.deliveries = 0
+        self.signal: ReceivedSignal | None = None
+        self.parent: Parent | None = None
+        self.speech = Speech(self._say, tick_id)
+        self.storage = TickStorage(
+            journal.store,
+            run_id=state.run_id,
+            session_id=state.session_id,
+            user_id=state.user_id,
+            tick_id=tick_id,
+            spent=state.ticks[tick_id].spent,
+        )
+        self._outbox: list[OutboxRow] = []
+        self._children: dict[str, ChildStart] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        """Raise `LeaseLost` once no effect of this tick may start any more."""
+
+    def staged(self) -> Staged:
+        return Staged(
+            storage=self.storage.staged,
+            outbox=tuple(self._outbox),
+            children=tuple(self._children.values()),
+            deletes=self.storage.deletes,
+        )
+
+    async def emit(self, said: Sequence[Said]) -> list[int]:
+        self.check()
+        checked = [(check_name(kind, "type", longest=TYPE_LENGTH_MAX), clean(data)[0]) for kind, data in said]
+        return await self.speech.emit(checked)
+
+    def stream(self, kind: str, text: str) -> None:
+        self.check()
+        check_name(kind, "type", longest=TYPE_LENGTH_MAX)
+        if not isinstance(text, str):
+            raise InvalidValue(f"a stream takes text, got a {type(text).__name__}; use emit for other values")
+        self.speech.stream(kind, clean(text)[0])
+
+    async def enqueue(self, target_space: str, payload: Any, key: str | None) -> str:
+        """Stage a delivery. The same key and payload again is the same delivery."""
+        self.check()
+        value, repaired = clean(payload)
+        space = check_name(target_space, "target_space", longest=SPACE_LENGTH_MAX)
+        row = OutboxRow(
+            outbox_id=new_id(),
+            target_space=space,
+            payload=value,
+            payload_sha=fingerprint(value),
+            idempotency_key=None if key is None else check_name(key, "key"),
+            repaired=repaired,
+        )
+        known = await self._known_delivery(row) if key is not None else None
+        if known is None:
+            self._outbox.append(row)
+        return known or row.outbox_id
+
+    async def start_child(self, clog_id: str, key: str, start: dict[str, Any], repaired: bool) -> str:
+        raise Conflict("a directly called endpoint starts no children; start them in a tick of the run")
+
+    async def _known_delivery(self, row: OutboxRow) -> str | None:
+        staged = [
+            (other.outbox_id, other.payload_sha)
+            for other in self._outbox
+            if (other.target_space, other.idempotency_key) == (row.target_space, row.idempotency_key)
+        ]
+        sql = "SELECT outbox_id, payload_sha FROM {s}outbox WHERE target_space = $1 AND idempotency_key = $2"
+        stored = await self.journal.store.fetch(sql, row.target_space, row.idempotency_key)
+        for outbox_id, payload_sha in [*staged, *stored]:
+            if payload_sha != row.payload_sha:
+                text = f"key {row.idempotency_key!r} was used in {row.target_space} for another payload"
+                raise Conflict(f"{text}; choose a new key", code="key_reused")
+            return str(outbox_id)
+        return None
+
+    async def _say(self, said: Sequence[Said]) -> int:
+        raise NotImplementedError
+
+
+class ClaimedTick(Tick):
+    """A tick of the run's own: everything it writes is fenced by its claim."""
+
+    def __init__(self, journal: Journal, state: RunState, hold: Hold, signal: ReceivedSignal | None) -> None:
+        super().__init__(journal, state, hold.beat.claim_id)
+        self.hold = hold
+        self.signal = signal
+        work = state.work[hold.beat.key]
+        self.attempt, self.deliveries = work.attempt, work.deliveries
+        # What the last commit of this tick left behind spares the next one its read.
+        self._known: RunState | None = state
+
+    @property
+    def cancelled(self) -> bool:
+        return self.hold.cancel_requested
+
+    def check(self) -> None:
+        self.hold.check()
+
+    async def settle(self, outcome: Any, *, repaired: bool = False, keep_staged: bool = True) -> Executed:
+        """End the tick. Nothing is staged any more, whatever comes of it."""
+        staged = self.staged() if keep_staged else Staged()
+        command = commands.Settle(
+            **self._fence(),
+            outcome=outcome,
+            repaired=repaired,
+            events=await self.speech.last_words(),
+            staged=staged,
+        )
+        # Rows of storage are judged with the commit, so their versions must be read for it.
+        known = None if staged.storage else self._known
+        executed = await self.journal.execute(self.state.run_id, command, known=known)
+        check_fence(executed, self.state.run_id)
+        return executed
+
+    async def release(self) -> None:
+        """Give the claim back as if it had never been taken."""
+        executed = await self.journal.execute(self.state.run_id, commands.Release(**self._fence()))
+        check_fence(executed, self.state.run_id)
+
+    async def start_child(self, clog_id: str, key: str, start: dict[str, Any], repaired: bool) -> str:
+        """Stage the start of a child; the same clog and key is the same child."""
+        self.check()
+        child_run_id = child_id(self.state.run_id, "", check_id(clog_id, "clog_id"), check_name(key, "key"))
+        self._children[child_run_id] = ChildStart(
+            child_run_id=child_run_id, clog_id=clog_id, child_key=key, start=start, repaired=repaired
+        )
+        return child_run_id
+
+    def _fence(self) -> dict[str, Any]:
+        beat = self.hold.beat
+        return {"runnable_key": beat.key, "claim_id": beat.claim_id, "claim_token_hash": beat.claim_token_hash}
+
+    async def _say(self, said: Sequence[Said]) -> int:
+        command = commands.Emit(**self._fence(), events=tuple(said))
+        executed = await self.journal.execute(self.state.run_id, command, known=self._known)
+        check_fence(executed, self.state.run_id)
+        self._known = executed.state
+        return executed.first_rev
+
+
+class BegunTick(Tick):
+    """A tick for direct calls: it holds no claim and moves no status."""
+
+    async def settle(self, clog_id: str, method: str, error: str | None) -> None:
+        """The call returned: what it wrote is kept, what it used up stays used up."""
+        for event in await self.speech.last_words():
+            await self._say([event])
+        command = commands.CallEndpoint(
+            tick_id=self.tick_id,
+            clog_id=clog_id,
+            method=method,
+            spent=tuple(sorted(self.storage.spent)),
+            error=error,
+            staged=self.staged() if error is None else Staged(),
+        )
+        self._check(await self.journal.execute(self.state.run_id, command))
+
+    async def _say(self, said: Sequence[Said]) -> int:
+        command: Command = commands.Speak(tick_id=self.tick_id, events=tuple(said))
+        executed = await self.journal.execute(self.state.run_id, command)
+        self._check(executed)
+        return executed.first_rev
+
+    def _check(self, executed: Executed) -> None:
+        check_begun(executed.decision.refusal, self.state.run_id, self.tick_id)
+
+
+def check_begun(refusal: str | None, run_id: str, tick_id: str) -> None:
+    """Raise, in words, why endpoints cannot be called in this tick."""
+    match refusal:
+        case None:
+            return
+        case "not_found":
+            raise NotFound(f"run {run_id} has no tick {tick_id} for calls; begin one with begin_tick")
+        case "tick_active":
+            raise Conflict(f"tick {tick_id} is a worker's; call endpoints in a tick of begin_tick", code="tick_active")
+        case _:
+            raise Conflict(f"run {run_id} refused this call: {refusal}", code=refusal)

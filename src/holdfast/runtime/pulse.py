@@ -1,0 +1,194 @@
+"""The pulse: one thread that keeps every claim of this process alive, where no busy handler can hold it up.
+
+It beats for all claims in one statement, every third of a lease. It also carries bad news: a lease that is lost and a
+cancel that someone asked for reach the event loop of the holder within moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+from holdfast import ambient
+from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.protocol.state import RunState
+from holdfast.store import Beat, Beaten, Store
+
+CANCEL_POLL_S = 0.5
+BEATS_MAX = 500
+
+
+class Hold:
+    """A claim of this process, with a deadline of its own clock after which no effect may start.
+
+    The deadline is counted from before the claim was asked for, so it is never later than the lease.
+    """
+
+    def __init__(self, beat: Beat, lease_us: int, since: float, *, every_s: float | None = None) -> None:
+        self.beat = beat
+        self.lease_us = lease_us
+        self.every_s = lease_us / 3e6 if every_s is None else every_s
+        self.renewed(since)
+        self.lost = False
+        self.cancel_requested = False
+        self.on_change: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if another worker may have the claim by now."""
+        if self.lost or ambient.monotonic() >= self.deadline:
+            text = f"the lease on run {self.beat.run_id} has ended; drop the work, another worker has it or will"
+            raise LeaseLost(text, code="expired_claim")
+
+    def renewed(self, since: float) -> None:
+        self.deadline = since + self.lease_us / 1e6
+        self.next_beat = since + self.every_s
+
+    def tell(self) -> None:
+        """Wake the holder in its own loop; called from the pulse's thread."""
+        with contextlib.suppress(RuntimeError):
+            # A loop that is closed has nobody left to wake.
+            self._loop.call_soon_threadsafe(lambda: self.on_change())
+
+
+class Pulse:
+    """Starts its thread with the first claim and ends it when it is closed."""
+
+    def __init__(self, beside: Callable[[], Store[RunState]]) -> None:
+        self._beside = beside
+        self._holds: dict[str, Hold] = {}
+        self._changed = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._closing = False
+
+    def keep(self, hold: Hold) -> None:
+        with self._changed:
+            self._holds[hold.beat.claim_id] = hold
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="holdfast-pulse", daemon=True)
+                self._thread.start()
+        self._stir()
+
+    def drop(self, hold: Hold) -> None:
+        with self._changed:
+            self._holds.pop(hold.beat.claim_id, None)
+
+    async def close(self) -> None:
+        """End the thread. Claims that are still held end with their leases."""
+        self._closing = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stir()
+            await asyncio.to_thread(thread.join)
+        self._closing = False
+
+    def _stir(self) -> None:
+        loop, wake = self._loop, self._wake
+        if loop is not None and wake is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(wake.set)
+
+    def _run(self) -> None:
+        asyncio.run(self._beat_for_ever())
+
+    async def _beat_for_ever(self) -> None:
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        store: Store[RunState] | None = None
+        try:
+            while not self._closing:
+                store = store or await self._opened()
+                pause = await self._round(store)
+                self._wake.clear()
+                if not self._closing:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), pause)
+        finally:
+            self._loop = self._wake = None
+            if store is not None:
+                await store.close()
+
+    async def _opened(self) -> Store[RunState] | None:
+        """A store for this thread, or None while the database is away."""
+        store = self._beside()
+        try:
+            await store.open(migrate=False, listen=False)
+        except HoldfastError:
+            return None
+        return store
+
+    async def _round(self, store: Store[RunState] | None) -> float:
+        """Beat where it is time, look for cancels; answer how long nothing needs to be done."""
+        holds = self._held()
+        if not holds:
+            return 3_600.0
+        now = ambient.monotonic()
+        due = [hold for hold in holds if hold.next_beat <= now]
+        if store is not None:
+            # While the database is away the deadlines go on: that is what they are for.
+            with contextlib.suppress(HoldfastError):
+                for start in range(0, len(due), BEATS_MAX):
+                    await self._beat(store, due[start : start + BEATS_MAX])
+                await self._look_for_cancels(store, [hold for hold in holds if not hold.cancel_requested])
+        self._mourn(holds)
+        next_beat = min((hold.next_beat for hold in self._held()), default=now + CANCEL_POLL_S)
+        return max(0.01, min(CANCEL_POLL_S, next_beat - ambient.monotonic()))
+
+    def _held(self) -> list[Hold]:
+        with self._changed:
+            return [hold for hold in self._holds.values() if not hold.lost]
+
+    async def _beat(self, store: Store[RunState], due: Sequence[Hold]) -> None:
+        for lease_us in {hold.lease_us for hold in due}:
+            together = [hold for hold in due if hold.lease_us == lease_us]
+            since = ambient.monotonic()
+            answers = {beaten.claim_id: beaten for beaten in await self._ask(store, together, lease_us)}
+            for hold in together:
+                beaten = answers.get(hold.beat.claim_id)
+                if beaten is not None:
+                    self._extend(hold, beaten, since)
+                else:
+                    await self._beat_alone(store, hold)
+
+    async def _beat_alone(self, store: Store[RunState], hold: Hold) -> None:
+        """Not extended among many: it is lost, or its run was being written that very moment."""
+        since = ambient.monotonic()
+        answers = await self._ask(store, [hold], hold.lease_us)
+        if answers:
+            self._extend(hold, answers[0], since)
+        elif hold.beat.claim_id in self._holds:
+            hold.lost = True
+            hold.tell()
+
+    async def _ask(self, store: Store[RunState], holds: Sequence[Hold], lease_us: int) -> list[Beaten]:
+        return await store.heartbeat([hold.beat for hold in holds], lease_us)
+
+    def _extend(self, hold: Hold, beaten: Beaten, since: float) -> None:
+        hold.renewed(since)
+        if beaten.cancel_requested_at is not None:
+            self._cancel(hold)
+
+    async def _look_for_cancels(self, store: Store[RunState], holds: Sequence[Hold]) -> None:
+        by_run: dict[str, list[Hold]] = {}
+        for hold in holds:
+            by_run.setdefault(hold.beat.run_id, []).append(hold)
+        for run_id in await store.cancelled_among(list(by_run)):
+            for hold in by_run[run_id]:
+                self._cancel(hold)
+
+    def _cancel(self, hold: Hold) -> None:
+        if not hold.cancel_requested:
+            hold.cancel_requested = True
+            hold.tell()
+
+    def _mourn(self, holds: Sequence[Hold]) -> None:
+        """Leases that ended by our own clock, whatever the database would say if it answered."""
+        now = ambient.monotonic()
+        for hold in holds:
+            if not hold.lost and now >= hold.deadline:
+                hold.lost = True
+                hold.tell()

@@ -1,0 +1,194 @@
+"""`RunWorker`: claims what is due, runs it, and lets go of it cleanly when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from holdfast import ambient
+from holdfast.errors import HoldfastError
+from holdfast.executor import Executor, TickResult
+from holdfast.identity import check_id, new_id
+from holdfast.protocol.values import whole_number
+from holdfast.runtime import Upkeep
+from holdfast.runtime.claims import Taken
+
+log = logging.getLogger("holdfast.worker")
+
+IDLE_FIRST_S = 0.02
+IDLE_MAX_S = 1.0
+SWEEP_S = 5.0
+GIVE_UP_S = 5.0
+CLAIM_MAX = 100
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Known(Protocol):
+    """The clogs whose runs this process can advance."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+
+class RunWorker:
+    """Many ticks at once. A slot that becomes free is filled at once; work of unknown clogs is left for others."""
+
+    def __init__(
+        self,
+        runs: Upkeep,
+        executor: Executor,
+        registry: Known,
+        *,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 64,
+        lease_ms: int | None = None,
+        drain_s: float = 30.0,
+    ) -> None:
+        self._runs = runs
+        self._executor = executor
+        self._registry = registry
+        self._queues = tuple(check_id(queue, "queue") for queue in queues)
+        self._concurrency = whole_number(concurrency, "concurrency", 1, 10_000)
+        self._lease_ms = runs.lease_ms if lease_ms is None else whole_number(lease_ms, "lease_ms", 1, 1 << 40)
+        self._drain_s = drain_s
+        # Unique for each start: a process that comes back under its old name would hold leases it knows nothing of.
+        self.owner_id = f"worker-{new_id()}"
+        self._running: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._at_once = False
+        self.ticks = 0
+
+    async def run(self) -> None:
+        """Work until told to stop: by `stop`, or by SIGTERM or SIGINT where this is a process's main thread."""
+        listener = self._runs.journal.store.listen(*(f"queue:{queue}" for queue in self._queues))
+        helpers = [asyncio.create_task(self._sweep_for_ever()), asyncio.create_task(self._hear(listener))]
+        with self._signals():
+            try:
+                await self._claim_for_ever()
+            finally:
+                await self._drain()
+                for helper in helpers:
+                    helper.cancel()
+                await asyncio.gather(*helpers, return_exceptions=True)
+                listener.close()
+
+    def stop(self) -> None:
+        """Take nothing more; ticks have `drain_s` to end, the rest are given back. Called again: give back now."""
+        if self._stopping.is_set():
+            self._at_once = True
+        self._stopping.set()
+        self._wake.set()
+
+    async def _claim_for_ever(self) -> None:
+        idle_s = IDLE_FIRST_S
+        while not self._stopping.is_set():
+            self._wake.clear()
+            free = self._concurrency - len(self._running)
+            limit = min(free, CLAIM_MAX)
+            taken = await self._take(limit) if free else []
+            if taken:
+                idle_s = IDLE_FIRST_S
+            if free and len(taken) == limit:
+                continue
+            # Full: the next free slot wakes us. Idle: a hint, a timer of our own, or the next look.
+            await self._pause(None if not free else idle_s)
+            idle_s = min(idle_s * 2, IDLE_MAX_S)
+
+    async def _take(self, limit: int) -> list[Taken]:
+        since = ambient.monotonic()
+        try:
+            taken = await self._runs.take(
+                self._queues,
+                clogs=self._registry.names,
+                owner=self.owner_id,
+                lease_ms=self._lease_ms,
+                limit=limit,
+            )
+        except HoldfastError as error:
+            log.warning("cannot claim work, trying again: %s", error)
+            return []
+        for item in taken:
+            task = asyncio.create_task(self._run_one(item, since))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+        return taken
+
+    async def _run_one(self, taken: Taken, since: float) -> None:
+        """One tick; whatever happens to it is no reason for the others to stop."""
+        try:
+            result = await self._executor.run(taken, lease_us=self._lease_ms * 1_000, since=since)
+        except asyncio.CancelledError:
+            return
+        except Exception:
+            # Its lease ends and it is tried again, here or elsewhere, until its limit.
+            log.exception("tick %s of run %s was lost", taken.claim.tick_id, taken.claim.run_id)
+            return
+        if result is None:
+            log.warning("tick %s of run %s lost its lease", taken.claim.tick_id, taken.claim.run_id)
+            return
+        self.ticks += 1
+        self._expect(result)
+
+    def _expect(self, result: TickResult) -> None:
+        """A run of ours that is due soon is not left to the next look."""
+        if result.due_in_s is not None and result.due_in_s < IDLE_MAX_S:
+            asyncio.get_running_loop().call_later(result.due_in_s, self._wake.set)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._wake.set()
+
+    async def _pause(self, seconds: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    async def _hear(self, listener: _Listener) -> None:
+        while True:
+            if await listener.wait(IDLE_MAX_S * 60):
+                self._wake.set()
+
+    async def _sweep_for_ever(self) -> None:
+        """What a crash left between two commits is found here, for ever, not at start-up."""
+        while True:
+            await asyncio.sleep(ambient.jitter(SWEEP_S) + SWEEP_S / 2)
+            try:
+                if await self._runs.journal.sweep():
+                    self._wake.set()
+            except HoldfastError as error:
+                log.warning("cannot sweep, trying again: %s", error)
+
+    async def _drain(self) -> None:
+        """Let ticks end, then give back the claims of those that did not: claimable at once, nothing counted."""
+        deadline = ambient.monotonic() + self._drain_s
+        while self._running and not self._at_once and (left := deadline - ambient.monotonic()) > 0:
+            self._wake.clear()
+            await self._pause(left)
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=GIVE_UP_S)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT while we run, where the process lets us."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+class _Listener(Protocol):
+    async def wait(self, timeout: float) -> bool: ...
