@@ -58,6 +58,9 @@ class FaultyDatabase:
         """Strike nothing that was not called yet."""
         self._strikes.clear()
 
+    def beside(self) -> Database:
+        return self.real.beside()
+
     @property
     def is_quiet(self) -> bool:
         """Everything that was to go wrong has gone wrong, and nothing is still on its way."""

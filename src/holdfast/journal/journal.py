@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import Conflict, HoldfastError, InvalidEntry, NotFound
 from holdfast.identity import check_id, check_name
-from holdfast.journal import handoffs, lanes
+from holdfast.journal import handoffs, lanes, wakeups
 from holdfast.journal.checks import check_command, check_fact
 from holdfast.journal.entries import (
     RUN_PREFIX,
@@ -33,7 +33,7 @@ from holdfast.protocol.commands import Command, Create
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import Fact
-from holdfast.protocol.state import PENDING, UNKNOWN, RunState
+from holdfast.protocol.state import PENDING, UNKNOWN, RunState, Work
 from holdfast.protocol.values import canonical, clean, digest, whole_number
 from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Store
 
@@ -46,9 +46,12 @@ POSITION_MAX = (1 << 62) - 1
 class Journal:
     """One append-only journal. Threads of runs are folded and indexed as they grow; others are just kept."""
 
-    def __init__(self, store: Store[RunState], limits: Limits | None = None) -> None:
+    def __init__(
+        self, store: Store[RunState], limits: Limits | None = None, notifier: wakeups.Notifier | None = None
+    ) -> None:
         self._store = store
         self._limits = limits or Limits()
+        self._notifier = notifier
         self._deliveries: set[asyncio.Task[None]] = set()
 
     @property
@@ -159,6 +162,7 @@ class Journal:
         if committed.at is not None:
             self._deliver_soon(run_id, committed.first_rev, decision)
             self._promote_soon(state)
+            self._tell_soon([(state, decision.facts)], committed.at)
         return Executed(decision, state, committed.at, committed.first_rev)
 
     async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:
@@ -172,9 +176,11 @@ class Journal:
             members.append(member(before, plan.after, [plan]))
             states.append(plan.after)
         at = await self._store.create_all(members)
-        for state in states:
+        created = [state.resolved(at) for state in states]
+        for state in created:
             self._promote_soon(state)
-        return [state.resolved(at) for state in states]
+        self._tell_soon([(state, (command.fact,)) for state, (_, command) in zip(created, creations, strict=True)], at)
+        return created
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         return await self._store.claim(request)
@@ -280,6 +286,16 @@ class Journal:
         """Whoever queued up in a lane or left it looks whose turn it is."""
         if state.lane is not None and not (state.ticket and state.ticket.held):
             self._soon(lanes.promote(self, state.session_id, state.lane))
+
+    def _tell_soon(self, changed: Sequence[tuple[RunState, Sequence[Fact]]], at: int) -> None:
+        if self._notifier is None:
+            return
+        by_queue: dict[str, list[tuple[str, Work]]] = {}
+        for state, decided in changed:
+            for work in wakeups.due_work(state, decided, at):
+                by_queue.setdefault(state.queue, []).append((state.run_id, work))
+        for queue, due in by_queue.items():
+            self._soon(wakeups.tell(self, self._notifier, queue, due))
 
     def _soon(self, delivery: Coroutine[Any, Any, None]) -> None:
         """Now if possible. A failure costs time only: what must happen stands in rows that the sweep reads."""

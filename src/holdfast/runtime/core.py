@@ -11,6 +11,7 @@ from holdfast.ambient import Clock
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.identity import check_id, check_name, new_id
 from holdfast.journal import Executed, Journal, Limits, RunPlanner
+from holdfast.journal.wakeups import Notifier
 from holdfast.moments import to_us
 from holdfast.protocol.commands import Command
 from holdfast.protocol.decisions import Decision
@@ -34,6 +35,7 @@ class Core:
         lease_ms: int = 30_000,
         queue: str = "default",
         schema: str = "holdfast",
+        notifier: Notifier | None = None,
         max_body_bytes: int = 8 << 20,
         grouped: bool = True,
     ) -> None:
@@ -42,7 +44,7 @@ class Core:
         self.queue = check_id(queue, "queue")
         database = connect(url, _microseconds(clock), schema=check_id(schema, "schema"))
         self._store: Store[RunState] = Store(database, RunPlanner(), grouped=grouped)
-        self.journal = Journal(self._store, Limits(max_body_bytes))
+        self.journal = Journal(self._store, Limits(max_body_bytes), notifier)
         self.owner_id = f"hf-{new_id()}"
         self._user_id: str | None = None
         self._known_clogs: frozenset[str] | None = None

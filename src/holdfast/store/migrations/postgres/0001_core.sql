@@ -51,8 +51,11 @@ CREATE TABLE {s}runs (
     fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX runs_by_session ON {s}runs (session_id, run_id);
-CREATE INDEX runs_by_clog ON {s}runs (clog_id, run_id);
+-- Newest first, for lists. None on a column that changes: updates would touch every index.
+CREATE INDEX runs_by_session ON {s}runs (session_id, created_at, run_id);
+CREATE INDEX runs_by_clog ON {s}runs (clog_id, created_at, run_id);
+CREATE INDEX runs_by_user ON {s}runs (user_id, created_at, run_id);
+CREATE INDEX runs_by_age ON {s}runs (created_at, run_id);
 -- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
 -- same, and the plan that was made then is kept.
 ALTER TABLE {s}runs ADD PRIMARY KEY (run_id);

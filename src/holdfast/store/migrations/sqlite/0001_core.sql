@@ -44,8 +44,11 @@ CREATE TABLE runs (
     boundary_expires_at integer,
     FOREIGN KEY (session_id, user_id) REFERENCES sessions (session_id, user_id) ON DELETE CASCADE
 ) STRICT;
-CREATE INDEX runs_by_session ON runs (session_id, run_id);
-CREATE INDEX runs_by_clog ON runs (clog_id, run_id);
+-- Newest first, for lists. None on a column that changes: updates would touch every index.
+CREATE INDEX runs_by_session ON runs (session_id, created_at, run_id);
+CREATE INDEX runs_by_clog ON runs (clog_id, created_at, run_id);
+CREATE INDEX runs_by_user ON runs (user_id, created_at, run_id);
+CREATE INDEX runs_by_age ON runs (created_at, run_id);
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
 -- waits for its lane behind everything.
