@@ -1,11 +1,20 @@
-"""Where wall-clock time and randomness enter. No other module may ask the machine for either."""
+"""Where wall-clock time and randomness enter. No other module may ask the machine for either.
+
+A simulation puts a `World` of its own in their place, for the tasks that it starts and nobody else.
+"""
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
+
+FIRST_US = 1_893_456_000_000_000
 
 
 class Clock(Protocol):
@@ -16,14 +25,43 @@ class Clock(Protocol):
         ...
 
 
+class World:
+    """Chance from a seed and time that moves only when asked: the same seed gives the same world again."""
+
+    def __init__(self, seed: int, monotonic: Callable[[], float]) -> None:
+        self.chance = random.Random(seed)
+        self.monotonic = monotonic
+        self._wall_us = FIRST_US
+
+    def wall_us(self) -> int:
+        # A millisecond for every look, so that ids made one after the other are ordered.
+        self._wall_us += 1_000
+        return self._wall_us
+
+
+_world: ContextVar[World | None] = ContextVar("holdfast_world", default=None)
+
+
+@contextmanager
+def inside(world: World) -> Iterator[World]:
+    """Live in this world, with every task that is started meanwhile."""
+    token = _world.set(world)
+    try:
+        yield world
+    finally:
+        _world.reset(token)
+
+
 def wall_us() -> int:
     """The host's clock in microseconds. It may step; only `store` may judge a lease by it, and only on SQLite."""
-    return time.time_ns() // 1_000
+    world = _world.get()
+    return world.wall_us() if world else time.time_ns() // 1_000
 
 
 def monotonic() -> float:
     """Seconds on a clock that never steps, for deadlines inside one process."""
-    return time.monotonic()
+    world = _world.get()
+    return world.monotonic() if world else time.monotonic()
 
 
 def pause(seconds: float) -> None:
@@ -32,14 +70,16 @@ def pause(seconds: float) -> None:
 
 
 def random_bits(count: int) -> int:
-    return secrets.randbits(count)
+    world = _world.get()
+    return world.chance.getrandbits(count) if world else secrets.randbits(count)
 
 
 def random_token() -> str:
     """A secret of 256 bits."""
-    return secrets.token_urlsafe(32)
+    world = _world.get()
+    return f"{world.chance.getrandbits(256):064x}" if world else secrets.token_urlsafe(32)
 
 
 def jitter(seconds: float) -> float:
     """A random share of `seconds`: full jitter, so that many who failed together do not return together."""
-    return seconds * secrets.randbits(24) / (1 << 24)
+    return seconds * random_bits(24) / (1 << 24)

@@ -58,6 +58,11 @@ class Journal:
     def store(self) -> Store[RunState]:
         return self._store
 
+    @property
+    def is_busy(self) -> bool:
+        """Are handoffs, promotions or wakeups on their way?"""
+        return bool(self._deliveries)
+
     async def close(self) -> None:
         """Wait for handoffs on their way; those that do not arrive are found by the next sweep."""
         await asyncio.gather(*self._deliveries, return_exceptions=True)
@@ -280,12 +285,12 @@ class Journal:
     def _deliver_soon(self, run_id: str, first_rev: int, decision: Decision) -> None:
         for handoff in decision.handoffs:
             open_handoff = handoffs.OpenHandoff(handoff.target_run_id, run_id, handoff.kind, first_rev + handoff.fact)
-            self._soon(handoffs.deliver(self, open_handoff))
+            self.soon(handoffs.deliver(self, open_handoff))
 
     def _promote_soon(self, state: RunState) -> None:
         """Whoever queued up in a lane or left it looks whose turn it is."""
         if state.lane is not None and not (state.ticket and state.ticket.held):
-            self._soon(lanes.promote(self, state.session_id, state.lane))
+            self.soon(lanes.promote(self, state.session_id, state.lane))
 
     def _tell_soon(self, changed: Sequence[tuple[RunState, Sequence[Fact]]], at: int) -> None:
         if self._notifier is None:
@@ -295,9 +300,9 @@ class Journal:
             for work in wakeups.due_work(state, decided, at):
                 by_queue.setdefault(state.queue, []).append((state.run_id, work))
         for queue, due in by_queue.items():
-            self._soon(wakeups.tell(self, self._notifier, queue, due))
+            self.soon(wakeups.tell(self, self._notifier, queue, due))
 
-    def _soon(self, delivery: Coroutine[Any, Any, None]) -> None:
+    def soon(self, delivery: Coroutine[Any, Any, None]) -> None:
         """Now if possible. A failure costs time only: what must happen stands in rows that the sweep reads."""
         task = asyncio.create_task(_quietly(delivery))
         self._deliveries.add(task)

@@ -19,7 +19,7 @@ from holdfast.protocol.facts import ROOT
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
 from holdfast.runtime.records import RunInfo, run_info
-from holdfast.store import Store, connect
+from holdfast.store import Database, Store, connect
 
 LEASE_MS_MAX = 1 << 40
 
@@ -38,12 +38,13 @@ class Core:
         notifier: Notifier | None = None,
         max_body_bytes: int = 8 << 20,
         grouped: bool = True,
+        database: Database | None = None,
     ) -> None:
         self.lease_ms = lease_ms
         self._clock = clock
         self.queue = check_id(queue, "queue")
-        database = connect(url, _microseconds(clock), schema=check_id(schema, "schema"))
-        self._store: Store[RunState] = Store(database, RunPlanner(), grouped=grouped)
+        used = database or connect(url, _microseconds(clock), schema=check_id(schema, "schema"))
+        self._store: Store[RunState] = Store(used, RunPlanner(), grouped=grouped)
         self.journal = Journal(self._store, Limits(max_body_bytes), notifier)
         self.owner_id = f"hf-{new_id()}"
         self._user_id: str | None = None

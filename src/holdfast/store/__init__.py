@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.store.database import Database, LockedPlan, OnHint
 from holdfast.store.store import RunRows, Store, connect
 from holdfast.store.tables import INDEXES, RUNS
 from holdfast.store.types import (
@@ -15,6 +16,7 @@ from holdfast.store.types import (
     Entry,
     Fence,
     Intention,
+    Mark,
     Member,
     NewEntry,
     Plan,
@@ -22,6 +24,7 @@ from holdfast.store.types import (
     Row,
     Slice,
     SliceRequest,
+    Written,
 )
 
 __all__ = [
@@ -34,11 +37,15 @@ __all__ = [
     "ClaimRequest",
     "Claimed",
     "Committed",
+    "Database",
     "Entry",
     "Fence",
     "Intention",
+    "LockedPlan",
+    "Mark",
     "Member",
     "NewEntry",
+    "OnHint",
     "Plan",
     "Planner",
     "Row",
@@ -46,5 +53,6 @@ __all__ = [
     "Slice",
     "SliceRequest",
     "Store",
+    "Written",
     "connect",
 ]
