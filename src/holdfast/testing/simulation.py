@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.store import Database, connect
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.stage import Crashed, Gate, GatedDatabase, Waiting
 
+T = TypeVar("T")
 Step = Callable[[Holdfast], Awaitable[Any]]
 FAULTS = ("crash", "lease", "hint")
 STEPS_MAX = 100_000
@@ -270,7 +271,7 @@ class _Play:
 
     def _news(self) -> None:
         for process in self._processes.values():
-            process.in_vain.clear()
+            process.hear()
 
     def _pass_time(self) -> None:
         loop = asyncio.get_running_loop()
@@ -306,6 +307,7 @@ class _Process:
     def __init__(self, name: str, judge: Holdfast, database: GatedDatabase, lossy: Callable[[], float] | None) -> None:
         self.name = name
         self.in_vain: set[str] = set()
+        self._looking: set[str] = set()
         self._hf = Holdfast(clock=judge._clock, lease_ms=judge.lease_ms, database=database)
         self._hf._registry = judge._registry
         self._hf._pulse = _NoPulse()  # type: ignore[assignment]
@@ -334,9 +336,7 @@ class _Process:
         while True:
             await gate.wait(self.name, "claims")
             since = ambient.monotonic()
-            taken = await self._hf.take(None, clogs=self._hf._registry.names, limit=2)
-            if not taken:
-                self.in_vain.add("claims")
+            taken = await self._look("claims", self._hf.take(None, clogs=self._hf._registry.names, limit=2))
             for item in taken:
                 lease_us = self._hf.lease_ms * 1_000
                 tick = asyncio.create_task(self._hf._executor.run(item, lease_us=lease_us, since=since))
@@ -346,8 +346,20 @@ class _Process:
     async def _sweep(self, gate: Gate) -> None:
         while True:
             await gate.wait(self.name, "sweeps")
-            if not await self._hf.journal.sweep():
-                self.in_vain.add("sweeps")
+            await self._look("sweeps", self._hf.journal.sweep())
+
+    async def _look(self, what: str, search: Awaitable[T]) -> T:
+        """Search, and remember if it was in vain: nothing was found, and nothing new came while it looked."""
+        self._looking.add(what)
+        found = await search
+        if not found and what in self._looking:
+            self.in_vain.add(what)
+        return found
+
+    def hear(self) -> None:
+        """Something happened, so whoever looked in vain, or is just looking, must look again."""
+        self.in_vain.clear()
+        self._looking.clear()
 
     def _lose_hints(self, chance: Callable[[], float]) -> None:
         """What would be delivered at once is sometimes left to the sweep, as after a crash."""

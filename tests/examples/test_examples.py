@@ -1,0 +1,48 @@
+"""Every example does what its first lines promise, as a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def play(name: str, *arguments: object) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.clause("OB-20", "O-63")
+def test_a_chat_goes_on_where_another_process_left_it(tmp_path: Path) -> None:
+    first, second = (play("chat.py", tmp_path / "chat.db") for _ in range(2))
+
+    assert "You said 'hello', and 0 things before that." in first
+    assert "You said 'what is a clog?', and 1 things before that." in first
+    assert "You said 'hello', and 2 things before that." in second
+
+
+@pytest.mark.clause("OB-20", "O-16")
+def test_a_digest_sleeps_between_its_rounds(tmp_path: Path) -> None:
+    lines = play("digest.py", tmp_path / "digest.db", "--every", "0.5", "--rounds", "2").splitlines()
+
+    assert [line.split()[1] for line in lines] == ["notified", "run_waiting", "woke_up", "notified", "done"]
+
+
+@pytest.mark.clause("O-24", "O-25", "C-9")
+def test_a_function_that_is_poked_needs_no_worker(tmp_path: Path) -> None:
+    asked, poked = play("serverless.py", tmp_path / "serverless.db").splitlines()
+
+    assert re.search(r"1 tick, done \[\], come back at \d\d:\d\d:\d\d", asked)
+    assert "1 tick, done ['time to stand up'], come back never" in poked
+
+
+def test_the_first_run_survives_its_worker(tmp_path: Path) -> None:
+    told = play("first_run.py", tmp_path / "first.db")
+
+    assert "tick_abandoned" in told
+    assert "rows and journal agree" in told
