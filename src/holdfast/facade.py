@@ -76,7 +76,7 @@ class Holdfast(Upkeep):
             if result is None:
                 break
             results.append(result)
-        next_due = await self._store.next_due(chosen)
+        next_due = await self._store.next_due(chosen, self._registry.names)
         return AdvanceResult(
             advanced=len(results),
             results=tuple(results),
@@ -155,8 +155,9 @@ class Holdfast(Upkeep):
             if not taken:
                 return None
             result = await self._executor.run(taken[0], lease_us=self._lease_us(None), since=since)
-            if self._clock is not None or result is None:
-                # It had its turn. Where time stands still, what became due since the pass began looks no younger.
+            if self._clock is not None or result is None or (result.due_in_s or 0) < 0:
+                # It had its turn. Where time stands still, what became due since the pass began looks no younger,
+                # and what is due in the past always looks old.
                 passed.append(taken[0].claim.run_id)
             if result is not None:
                 return result

@@ -13,11 +13,11 @@ import msgspec
 
 from holdfast.errors import StorageError
 from holdfast.identity import check_name
+from holdfast.journal import Journal
 from holdfast.moments import from_us
-from holdfast.protocol.state import RunState
-from holdfast.protocol.storage import ALL_ROWS, ClogWrites, StagedWrite, shared_name
+from holdfast.protocol.facts import ROOT
+from holdfast.protocol.storage import ALL_ROWS, ClogWrites, StagedWrite, facts_of, shared_name
 from holdfast.protocol.values import clean, whole_number
-from holdfast.store import Store
 
 SINGLE = ("global", "session", "run")
 HISTORY_TICKS = 50
@@ -67,7 +67,7 @@ class TickStorage:
 
     def __init__(
         self,
-        store: Store[RunState],
+        journal: Journal,
         *,
         run_id: str,
         session_id: str,
@@ -75,7 +75,8 @@ class TickStorage:
         tick_id: str,
         spent: Sequence[str] = (),
     ) -> None:
-        self._store = store
+        self._journal = journal
+        self._store = journal.store
         self._run_id = run_id
         self._session_id = session_id
         self._user_id = user_id
@@ -121,7 +122,9 @@ class TickStorage:
             # Of several operations on one row the last one counts.
             writes[place] = self._write(clog_id, place, value, cleared=not name.endswith(".set"))
         await self._check_fresh(clog_id, writes)
-        self._staged[clog_id] = ClogWrites(clog_id=clog_id, writes=tuple(writes.values()), repaired=any_repaired)
+        staged = ClogWrites(clog_id=clog_id, writes=tuple(writes.values()), repaired=any_repaired)
+        self._journal.check_size(*facts_of(self._tick_id, ROOT, [staged]))
+        self._staged[clog_id] = staged
         self._deletes += deletes
         return len(ops)
 
@@ -189,7 +192,7 @@ class TickStorage:
     def _operation(self, op: Any) -> tuple[str, list[Any]]:
         """The operation's name and its values, without the id of its own scope if one was given."""
         parts = list(op) if isinstance(op, list | tuple) else []
-        if not parts or parts[0] not in _WRITES:
+        if not parts or not isinstance(parts[0], str) or parts[0] not in _WRITES:
             raise _invalid(f"{op!r} is no operation on storage")
         name, *values = parts
         scope, count = _WRITES[name]

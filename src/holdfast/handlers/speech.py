@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
-
-Said = tuple[str, Any]
-Say = Callable[[Sequence[Said]], Awaitable[int]]
-"""Commit these events and answer the seq of the first; they follow each other."""
+from typing import Any, NamedTuple
 
 IN_MESSAGE = frozenset({"text", "reasoning"})
 MERGE_S = 0.05
-MERGE_CHARS = 1_024
+MERGE_BYTES = 1_024
 
 
-class _Delta(str):
-    """Text that was streamed; its event names the message it belongs to."""
+class Said(NamedTuple):
+    """An event. Text that was streamed is `merged`: its event names the message it belongs to."""
 
-    __slots__ = ()
+    type: str
+    data: Any = None
+    repaired: bool = False
+    merged: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.data.encode())
+
+
+Say = Callable[[Sequence[Said]], Awaitable[int]]
+"""Commit these events and answer the seq of the first; they follow each other."""
 
 
 class Speech:
@@ -28,33 +35,28 @@ class Speech:
         self._say = say
         self._tick_id = tick_id
         self._messages = 0
+        self._message_id = ""
         self._is_open = False
-        self._deltas: list[tuple[str, list[str]]] = []
-        self._length = 0
+        self._deltas: list[Said] = []
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: set[asyncio.Task[None]] = set()
-        self._error: BaseException | None = None
+        self._is_due = False
         # One speaker at a time, so that what was said first has the lower seq.
         self._turn = asyncio.Lock()
 
     async def emit(self, said: Sequence[Said]) -> list[int]:
         """Store these events; answer their seqs."""
         async with self._turn:
-            deltas = self._take_deltas()
-            places = await self._store([*deltas, *said])
-            return places[len(deltas) :]
+            return await self._store(said)
 
-    def stream(self, kind: str, text: str) -> None:
+    def stream(self, delta: Said) -> None:
         """Add a delta; it is stored within moments, merged with its neighbours, and before anything said later."""
-        if self._error is not None:
-            raise self._error
-        if not text:
-            return
-        if not self._deltas or self._deltas[-1][0] != kind:
-            self._deltas.append((kind, []))
-        self._deltas[-1][1].append(text)
-        self._length += len(text)
-        if self._length >= MERGE_CHARS:
+        last = self._deltas[-1] if self._deltas else None
+        if last is not None and last.type == delta.type and last.size + delta.size <= MERGE_BYTES:
+            self._deltas[-1] = last._replace(data=last.data + delta.data, repaired=last.repaired or delta.repaired)
+        else:
+            self._deltas.append(delta)
+        if len(self._deltas) > 1 or self._deltas[-1].size >= MERGE_BYTES:
             self._flush_soon()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MERGE_S, self._flush_soon)
@@ -62,9 +64,9 @@ class Speech:
     async def flush(self) -> None:
         """Everything that was streamed so far is on disk."""
         async with self._turn:
-            await self._store(self._take_deltas())
+            await self._store(())
 
-    async def last_words(self) -> tuple[Said, ...]:
+    async def last_words(self) -> list[Said]:
         """What must still be stored, with the outcome: the rest of a stream and the end of an open message."""
         self._stop_timer()
         if self._flushes:
@@ -73,7 +75,7 @@ class Speech:
             events, _ = self._framed(self._take_deltas())
             if self._is_open:
                 events.append(self._end())
-            return tuple(events)
+            return events
 
     def close(self) -> None:
         """Say nothing more."""
@@ -82,32 +84,35 @@ class Speech:
             flush.cancel()
 
     async def _store(self, said: Sequence[Said]) -> list[int]:
-        if self._error is not None:
-            raise self._error
-        if not said:
+        deltas = self._take_deltas()
+        if not deltas and not said:
             return []
-        before = self._is_open, self._messages
-        events, places = self._framed(said)
+        before = self._is_open, self._messages, self._message_id
+        events, places = self._framed([*deltas, *said])
         try:
             first = await self._say(events)
         except BaseException:
-            # Nothing of it is stored, so no message was begun or ended.
-            self._is_open, self._messages = before
+            # Nothing of it is stored: no message was begun or ended, and what was streamed waits for the next try.
+            self._is_open, self._messages, self._message_id = before
+            self._deltas = deltas + self._deltas
             raise
-        return [first + place for place in places]
+        return [first + place for place in places[len(deltas) :]]
 
     def _flush_soon(self) -> None:
         self._stop_timer()
+        if self._is_due:
+            return
+        self._is_due = True
         task = asyncio.get_running_loop().create_task(self._flush_quietly())
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
 
     async def _flush_quietly(self) -> None:
-        """Nobody waits for a delta, so an error is kept for whoever speaks next."""
+        """Nobody waits for a delta. One that could not be stored stays; whoever speaks next meets what is wrong."""
         try:
             await self.flush()
-        except Exception as error:
-            self._error = error
+        except Exception:
+            return
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -116,33 +121,43 @@ class Speech:
 
     def _take_deltas(self) -> list[Said]:
         self._stop_timer()
-        deltas, self._deltas, self._length = self._deltas, [], 0
-        return [(kind, _Delta("".join(texts))) for kind, texts in deltas]
+        self._is_due = False
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
     def _framed(self, said: Sequence[Said]) -> tuple[list[Said], list[int]]:
         """The events with the boundaries of messages between them, and where each given one stands."""
         events: list[Said] = []
         places: list[int] = []
-        for kind, data in said:
-            if kind in IN_MESSAGE and not self._is_open:
+        for event in said:
+            if event.type in IN_MESSAGE and not self._is_open:
                 events.append(self._begin())
-            elif kind not in IN_MESSAGE and kind != "message_end" and self._is_open:
+            elif event.type not in IN_MESSAGE and event.type != "message_end" and self._is_open:
                 events.append(self._end())
-            if kind in ("message_start", "message_end"):
-                self._is_open = kind == "message_start"
+            if event.type in ("message_start", "message_end"):
+                self._follow(event)
             places.append(len(events))
-            is_delta = isinstance(data, _Delta)
-            events.append((kind, {"message_id": self._message_id(), "content": str(data)} if is_delta else data))
+            content = {"message_id": self._message_id, "content": event.data}
+            events.append(event._replace(data=content) if event.merged else event)
         return events, places
+
+    def _follow(self, boundary: Said) -> None:
+        """The handler begins or ends a message by itself."""
+        self._is_open = boundary.type == "message_start"
+        if self._is_open:
+            self._messages += 1
+            named = boundary.data.get("message_id") if isinstance(boundary.data, dict) else None
+            self._message_id = named if isinstance(named, str) else self._next_id()
 
     def _begin(self) -> Said:
         self._messages += 1
         self._is_open = True
-        return "message_start", {"message_id": self._message_id(), "role": "assistant"}
+        self._message_id = self._next_id()
+        return Said("message_start", {"message_id": self._message_id, "role": "assistant"})
 
     def _end(self) -> Said:
         self._is_open = False
-        return "message_end", {"message_id": self._message_id()}
+        return Said("message_end", {"message_id": self._message_id})
 
-    def _message_id(self) -> str:
+    def _next_id(self) -> str:
         return f"{self._tick_id}:{self._messages}"

@@ -11,9 +11,10 @@ from holdfast.errors import Conflict, InvalidValue, NotFound
 from holdfast.handlers.speech import Said, Speech
 from holdfast.identity import check_id, check_name, child_id, new_id
 from holdfast.journal import Executed, Journal
-from holdfast.protocol import commands
+from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import ChildStart, Command, OutboxRow, Staged
 from holdfast.protocol.facts import Parent
+from holdfast.protocol.settle import enqueued
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, fingerprint
 from holdfast.runtime.claims import check_fence
@@ -45,7 +46,7 @@ class Tick:
         self.parent: Parent | None = None
         self.speech = Speech(self._say, tick_id)
         self.storage = TickStorage(
-            journal.store,
+            journal,
             run_id=state.run_id,
             session_id=state.session_id,
             user_id=state.user_id,
@@ -70,17 +71,22 @@ class Tick:
             deletes=self.storage.deletes,
         )
 
-    async def emit(self, said: Sequence[Said]) -> list[int]:
+    async def emit(self, said: Sequence[tuple[str, Any]]) -> list[int]:
         self.check()
-        checked = [(check_name(kind, "type", longest=TYPE_LENGTH_MAX), clean(data)[0]) for kind, data in said]
-        return await self.speech.emit(checked)
+        return await self.speech.emit(
+            [Said(check_name(kind, "type", longest=TYPE_LENGTH_MAX), *clean(data)) for kind, data in said]
+        )
 
     def stream(self, kind: str, text: str) -> None:
         self.check()
         check_name(kind, "type", longest=TYPE_LENGTH_MAX)
         if not isinstance(text, str):
             raise InvalidValue(f"a stream takes text, got a {type(text).__name__}; use emit for other values")
-        self.speech.stream(kind, clean(text)[0])
+        if text:
+            delta = Said(kind, *clean(text), merged=True)
+            # Nobody waits for a delta, so this is the only moment to refuse it.
+            self.journal.check_size(facts.Event(type=kind, data=[self.tick_id, delta.data], tick_id=self.tick_id))
+            self.speech.stream(delta)
 
     async def enqueue(self, target_space: str, payload: Any, key: str | None) -> str:
         """Stage a delivery. The same key and payload again is the same delivery."""
@@ -95,6 +101,7 @@ class Tick:
             idempotency_key=None if key is None else check_name(key, "key"),
             repaired=repaired,
         )
+        self.journal.check_size(*enqueued(self.tick_id, [row]))
         known = await self._known_delivery(row) if key is not None else None
         if known is None:
             self._outbox.append(row)
@@ -133,6 +140,7 @@ class ClaimedTick(Tick):
         self.attempt, self.deliveries = work.attempt, work.deliveries
         # What the last commit of this tick left behind spares the next one its read.
         self._known: RunState | None = state
+        self._last_words: Sequence[Said] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -142,14 +150,12 @@ class ClaimedTick(Tick):
         self.hold.check()
 
     async def settle(self, outcome: Any, *, repaired: bool = False, keep_staged: bool = True) -> Executed:
-        """End the tick. Nothing is staged any more, whatever comes of it."""
+        """End the tick. An outcome that was refused may be followed by another one."""
+        if self._last_words is None:
+            self._last_words = await self.speech.last_words()
         staged = self.staged() if keep_staged else Staged()
         command = commands.Settle(
-            **self._fence(),
-            outcome=outcome,
-            repaired=repaired,
-            events=await self.speech.last_words(),
-            staged=staged,
+            **self._fence(), **_events(self._last_words), outcome=outcome, repaired=repaired, staged=staged
         )
         # Rows of storage are judged with the commit, so their versions must be read for it.
         known = None if staged.storage else self._known
@@ -176,7 +182,7 @@ class ClaimedTick(Tick):
         return {"runnable_key": beat.key, "claim_id": beat.claim_id, "claim_token_hash": beat.claim_token_hash}
 
     async def _say(self, said: Sequence[Said]) -> int:
-        command = commands.Emit(**self._fence(), events=tuple(said))
+        command = commands.Emit(**self._fence(), **_events(said))
         executed = await self.journal.execute(self.state.run_id, command, known=self._known)
         check_fence(executed, self.state.run_id)
         self._known = executed.state
@@ -188,8 +194,8 @@ class BegunTick(Tick):
 
     async def settle(self, clog_id: str, method: str, error: str | None) -> None:
         """The call returned: what it wrote is kept, what it used up stays used up."""
-        for event in await self.speech.last_words():
-            await self._say([event])
+        if words := await self.speech.last_words():
+            await self._say(words)
         command = commands.CallEndpoint(
             tick_id=self.tick_id,
             clog_id=clog_id,
@@ -201,13 +207,21 @@ class BegunTick(Tick):
         self._check(await self.journal.execute(self.state.run_id, command))
 
     async def _say(self, said: Sequence[Said]) -> int:
-        command: Command = commands.Speak(tick_id=self.tick_id, events=tuple(said))
+        command: Command = commands.Speak(tick_id=self.tick_id, **_events(said))
         executed = await self.journal.execute(self.state.run_id, command)
         self._check(executed)
         return executed.first_rev
 
     def _check(self, executed: Executed) -> None:
         check_begun(executed.decision.refusal, self.state.run_id, self.tick_id)
+
+
+def _events(said: Sequence[Said]) -> dict[str, Any]:
+    """What a command knows of events: which ones, and which of them had to be repaired."""
+    return {
+        "events": tuple((event.type, event.data) for event in said),
+        "repairs": tuple(place for place, event in enumerate(said) if event.repaired),
+    }
 
 
 def check_begun(refusal: str | None, run_id: str, tick_id: str) -> None:

@@ -24,6 +24,7 @@ from holdfast.journal.entries import (
     fact_of,
     line,
     line_from,
+    line_of,
     missing,
     proved,
 )
@@ -186,6 +187,11 @@ class Journal:
             self._promote_soon(state)
         self._tell_soon([(state, (command.fact,)) for state, (_, command) in zip(created, creations, strict=True)], at)
         return created
+
+    def check_size(self, *staged: Fact) -> None:
+        """Raise `InvalidValue` at once for what a later commit would find too large to keep."""
+        for fact in staged:
+            line_of(fact, max_bytes=self._limits.max_body_bytes)
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         return await self._store.claim(request)

@@ -78,12 +78,16 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settle(ClaimCommand, frozen=True, kw_only=True):
-    """End the tick with an outcome. `keep` names the events a retry must not drop, `events` are the last ones."""
+    """End the tick with an outcome. `keep` names the events a retry must not drop, `events` are the last ones.
+
+    `repaired` is about the outcome; of several events, `repairs` names the places of those that were.
+    """
 
     outcome: Outcome
     keep: list[list[int]] = []
     repaired: bool = False
     events: tuple[tuple[str, Any], ...] = ()
+    repairs: tuple[int, ...] = ()
     staged: Staged = Staged()
 
 
@@ -96,6 +100,7 @@ class Release(ClaimCommand, frozen=True, kw_only=True):
 class Emit(ClaimCommand, frozen=True, kw_only=True):
     events: tuple[tuple[str, Any], ...]
     repaired: bool = False
+    repairs: tuple[int, ...] = ()
 
 
 class Signal(Command, frozen=True, kw_only=True):
@@ -155,6 +160,7 @@ class Speak(Command, frozen=True, kw_only=True):
     tick_id: str
     events: tuple[tuple[str, Any], ...]
     repaired: bool = False
+    repairs: tuple[int, ...] = ()
 
 
 class CallEndpoint(Command, frozen=True, kw_only=True):

@@ -259,8 +259,10 @@ def _speak(state: RunState, command: commands.Speak, now: int) -> Decision:
     if refusal:
         return Decision(refusal=refusal)
     said = (
-        facts.Event(type=kind, data=data, tick_id=command.tick_id, repaired=command.repaired)
-        for kind, data in command.events
+        facts.Event(
+            type=kind, data=data, tick_id=command.tick_id, repaired=command.repaired or place in command.repairs
+        )
+        for place, (kind, data) in enumerate(command.events)
     )
     return Decision(facts=tuple(said))
 

@@ -88,9 +88,9 @@ def last_words(state: RunState, command: commands.Settle | commands.Emit) -> lis
             tick_id=command.claim_id,
             runnable_key=command.runnable_key,
             attempt=attempt,
-            repaired=command.repaired,
+            repaired=place in command.repairs or (command.repaired and isinstance(command, commands.Emit)),
         )
-        for kind, data in command.events
+        for place, (kind, data) in enumerate(command.events)
     ]
 
 

@@ -174,13 +174,14 @@ class Store(Generic[S]):
                 # Extending twice is extending once.
                 await patience.pause(error)
 
-    async def next_due(self, queues: Sequence[str] | None) -> int | None:
-        """When the next item of these queues (of all) can be claimed; None if none waits for a time."""
+    async def next_due(self, queues: Sequence[str] | None, clogs: Sequence[str] | None = None) -> int | None:
+        """When the next item of these queues and clogs (of all) can be claimed; None if none waits for a time."""
         chosen = await self._queues() if queues is None else tuple(queues)
-        if not chosen:
+        if not chosen or clogs == ():
             return None
         # One probe for each queue and priority, however much work is open.
         values = ", ".join(f"(CAST(${place} AS text))" for place in range(1, len(chosen) + 1))
+        known = ", ".join(f"${place}" for place, _ in enumerate(clogs or (), start=len(chosen) + 1))
         sql = f"""
             WITH RECURSIVE levels (queue, priority) AS (
                 SELECT q.column1, (SELECT max(w.priority) FROM {{s}}work w WHERE w.queue = q.column1)
@@ -192,11 +193,21 @@ class Store(Generic[S]):
                 FROM levels l
                 WHERE l.priority IS NOT NULL
             )
-            SELECT min((SELECT min(w.due_at) FROM {{s}}work w WHERE w.queue = l.queue AND w.priority = l.priority))
+            SELECT min((
+                SELECT w.due_at
+                FROM {{s}}work w
+                JOIN {{s}}runs r ON r.run_id = w.run_id
+                WHERE w.queue = l.queue
+                  AND w.priority = l.priority
+                  {f"AND w.clog_id IN ({known})" if known else ""}
+                  AND r.status IN ('pending', 'waiting', 'active')
+                ORDER BY w.due_at
+                LIMIT 1
+            ))
             FROM levels l
             WHERE l.priority IS NOT NULL
         """
-        ((due_at,),) = await self.fetch(sql, *chosen)
+        ((due_at,),) = await self.fetch(sql, *chosen, *(clogs or ()))
         return None if due_at is None or due_at >= NEVER else due_at
 
     async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
