@@ -1,0 +1,90 @@
+"""Commands that do the work: `worker` until it is told to stop, `advance` for one pass."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.app import Desk, command
+from holdfast.cli.output import table
+from holdfast.errors import InvalidValue
+from holdfast.facade import AdvanceResult, Holdfast
+
+App = Annotated[
+    str | None,
+    typer.Argument(metavar="[APP]", help="Where your Holdfast is, as module:name; otherwise HOLDFAST_APP."),
+]
+Queues = Annotated[list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; may be repeated.")]
+
+
+@command()
+async def worker(
+    desk: Desk,
+    *,
+    app: App = None,
+    queues: Queues = None,
+    concurrency: Annotated[int, typer.Option(help="How many ticks at once.")] = 64,
+    lease_ms: Annotated[int | None, typer.Option(help="How long a claim lasts without a heartbeat.")] = None,
+    drain_s: Annotated[float, typer.Option(help="How long ticks may take to end after SIGTERM.")] = 30.0,
+) -> None:
+    """Run what is due until SIGTERM or Ctrl-C: the first lets ticks end, the second gives them back at once."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    async with load(app) as hf:
+        working = hf.worker(queues or None, concurrency, lease_ms, drain_s)
+        logging.getLogger("holdfast").info("%s serves %s", working.owner_id, ", ".join(working.queues))
+        await working.run()
+        logging.getLogger("holdfast").info("%s has stopped after %d ticks", working.owner_id, working.ticks)
+
+
+@command()
+async def advance(
+    desk: Desk,
+    *,
+    app: App = None,
+    budget_ms: Annotated[int | None, typer.Option(help="Begin no tick after this long.")] = None,
+    max_runs: Annotated[int | None, typer.Option(help="At most so many ticks.")] = None,
+    queues: Queues = None,
+) -> None:
+    """One pass: every run that is due gets at most one tick."""
+    async with load(app) as hf:
+        result = await hf.advance(budget_ms, max_runs, queues or None)
+    if desk.out.json:
+        desk.out.tell(result)
+    else:
+        _show(desk, result)
+
+
+def load(name: str | None) -> Holdfast:
+    """The program's own runtime, with its clogs: a Holdfast, or a function that makes one."""
+    wanted = name or os.environ.get("HOLDFAST_APP")
+    if not wanted:
+        raise InvalidValue("nothing knows your clogs; name your Holdfast as module:name, here or in HOLDFAST_APP")
+    module, colon, attribute = wanted.partition(":")
+    if not colon:
+        raise InvalidValue(f"{wanted!r} names a module only; say where in it your Holdfast is, as in {wanted}:hf")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise InvalidValue(f"{wanted} cannot be imported: {error}; run this where your program is") from error
+    except AttributeError as error:
+        raise InvalidValue(f"module {module} has no {attribute}") from error
+    hf = found() if callable(found) else found
+    if not isinstance(hf, Holdfast):
+        raise InvalidValue(f"{wanted} is a {type(hf).__name__}, not a Holdfast or a function that makes one")
+    return hf
+
+
+def _show(desk: Desk, result: AdvanceResult) -> None:
+    if result.results:
+        rows = [(each.run_id, each.tick_id, each.outcome, each.status) for each in result.results]
+        desk.out.show(table(("run", "tick", "outcome", "status"), rows))
+    when = f"; come back at {result.next_wake_at:%Y-%m-%d %H:%M:%S %Z}" if result.next_wake_at else ""
+    cut = ", the budget is used up" if result.budget_exhausted else ""
+    desk.out.show(f"{result.advanced} advanced{cut}{when}")
