@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from holdfast.runtime.pulse import Hold, Pulse
 from holdfast.runtime.records import run_info
 from holdfast.store import Beat
 
+T = TypeVar("T")
+GRACE_S = 1.0
 NO_HANDLER = "no onAdvance handler"
 WORDS: dict[type[Any], str] = {
     Ok: "ok",
@@ -71,7 +74,7 @@ class Executor:
         self._pulse.keep(hold)
         try:
             outcome, raised = await self._handle(taken, tick)
-            return await self._settle(tick, outcome, keep_staged=not raised)
+            return await _to_its_end(self._settle(tick, outcome, keep_staged=not raised))
         except LeaseLost:
             # Another worker has the run or will have it; nothing that this tick staged is kept.
             return None
@@ -80,6 +83,8 @@ class Executor:
             raise
         finally:
             self._pulse.drop(hold)
+            # A thread cannot be stopped: one that outlives its tick is told at its next call.
+            hold.lost = True
             tick.speech.close()
 
     async def begin_tick(self, run_id: str, tick_id: str | None = None) -> str:
@@ -115,25 +120,27 @@ class Executor:
             return Fail(NO_HANDLER, kind="no_handler"), False
         tick.parent = await self._parent(taken.state)
         context = self._context(tick, taken.state.clog_id)
-        work = asyncio.ensure_future(_invoke(handler, taken.claim.input, context))
+        tick.hold.check()
+        work = asyncio.create_task(_invoke(handler, taken.claim.input, context))
         tick.hold.on_change = lambda: _interrupt(tick.hold, work)
+        # What became known before anybody was told is not told again.
+        tick.hold.on_change()
+        await _ended(work)
         try:
-            return _outcome(await work), False
+            return _outcome(work.result()), False
         except asyncio.CancelledError:
             return self._stopped(tick.hold), True
-        except LeaseLost:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, LeaseLost):
+                # Ours, unless the handler spoke for another claim.
+                tick.hold.check()
             kind = error.code if isinstance(error, HoldfastError) else "exception"
             return Retry(_text(error), kind=kind), True
 
     def _stopped(self, hold: Hold) -> Outcome:
-        """The handler was cancelled: the lease is lost, someone wants the run to stop, or this process does."""
+        """The handler was cancelled: the lease is lost, someone wants the run to stop, or it did so itself."""
         if hold.lost:
             hold.check()
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
         return Ok() if hold.cancel_requested else Retry("the handler cancelled itself", kind="cancelled")
 
     async def _settle(self, tick: ClaimedTick, outcome: Outcome, *, keep_staged: bool) -> TickResult:
@@ -211,12 +218,41 @@ def _interrupt(hold: Hold, work: asyncio.Future[Any]) -> None:
         work.cancel()
 
 
+async def _ended(work: asyncio.Task[Any]) -> None:
+    """Wait for a handler. Cancelled, it is cancelled too; an outcome that it still returns in its grace counts."""
+    try:
+        # Not `await work`: a handler that holds out against its end must not hold up ours.
+        await asyncio.wait([work])
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.wait([work], timeout=GRACE_S)
+        if not work.done():
+            # A loop that ends waits for its tasks, and for this one it might wait for ever.
+            asyncio._unregister_task(work)
+            work.add_done_callback(lambda late: late.cancelled() or late.exception())
+        if not work.done() or work.cancelled() or work.exception() is not None:
+            raise
+
+
+async def _to_its_end(settling: Coroutine[Any, Any, T]) -> T:
+    """An outcome on its way to disk is waited for, also by whoever is just being cancelled; only not twice."""
+    task = asyncio.ensure_future(settling)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task
+
+
 async def _invoke(handler: Callable[..., Any], value: Any, context: Context) -> Any:
-    if inspect.iscoroutinefunction(handler):
-        return await handler(value, context)
-    loop = asyncio.get_running_loop()
-    result = await in_thread(handler, value, BlockingContext(context, loop))
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(handler):
+            return await handler(value, context)
+        loop = asyncio.get_running_loop()
+        result = await in_thread(handler, value, BlockingContext(context, loop))
+        return await result if inspect.isawaitable(result) else result
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Out of a task these would end the event loop, and with it every other tick.
+        raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -234,11 +270,17 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
             done.set_result(result)
 
     def run() -> None:
+        result: Any = None
+        error: BaseException | None = None
         try:
-            result, error = variables.run(function, *args), None
+            result = variables.run(function, *args)
+        except StopIteration as raised:
+            # No future can carry it.
+            error = RuntimeError(f"the handler raised StopIteration: {raised}")
         except BaseException as raised:
-            result, error = None, raised
-        if not loop.is_closed():
+            error = raised
+        with contextlib.suppress(RuntimeError):
+            # A loop that is closed waits for nobody.
             loop.call_soon_threadsafe(deliver, result, error)
 
     threading.Thread(target=run, name="holdfast-handler", daemon=True).start()

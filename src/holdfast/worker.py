@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from holdfast import ambient
-from holdfast.errors import HoldfastError
 from holdfast.executor import Executor, TickResult
 from holdfast.identity import check_id, new_id
 from holdfast.protocol.values import whole_number
@@ -22,6 +21,7 @@ log = logging.getLogger("holdfast.worker")
 
 IDLE_FIRST_S = 0.02
 IDLE_MAX_S = 1.0
+EXPECT_MAX_S = 60.0
 SWEEP_S = 5.0
 GIVE_UP_S = 5.0
 CLAIM_MAX = 100
@@ -52,7 +52,7 @@ class RunWorker:
         self._runs = runs
         self._executor = executor
         self._registry = registry
-        self._queues = tuple(check_id(queue, "queue") for queue in queues)
+        self.queues = tuple(check_id(queue, "queue") for queue in queues)
         self._concurrency = whole_number(concurrency, "concurrency", 1, 10_000)
         self._lease_ms = runs.lease_ms if lease_ms is None else whole_number(lease_ms, "lease_ms", 1, 1 << 40)
         self._drain_s = drain_s
@@ -65,14 +65,19 @@ class RunWorker:
         self.ticks = 0
 
     async def run(self) -> None:
-        """Work until told to stop: by `stop`, or by SIGTERM or SIGINT where this is a process's main thread."""
-        listener = self._runs.journal.store.listen(*(f"queue:{queue}" for queue in self._queues))
-        helpers = [asyncio.create_task(self._sweep_for_ever()), asyncio.create_task(self._hear(listener))]
+        """Work until told to stop: by `stop`, or by SIGTERM or SIGINT where nobody else in the process hears them."""
+        listener = self._runs.journal.store.listen(*(f"queue:{queue}" for queue in self.queues))
+        claiming = asyncio.create_task(self._claim_for_ever())
+        helpers = [claiming, asyncio.create_task(self._sweep_for_ever()), asyncio.create_task(self._hear(listener))]
         with self._signals():
             try:
-                await self._claim_for_ever()
+                await self._stopping.wait()
+            except asyncio.CancelledError:
+                self._at_once = True
+                raise
             finally:
-                await self._drain()
+                self._stopping.set()
+                await self._drain(claiming)
                 for helper in helpers:
                     helper.cancel()
                 await asyncio.gather(*helpers, return_exceptions=True)
@@ -104,14 +109,17 @@ class RunWorker:
         since = ambient.monotonic()
         try:
             taken = await self._runs.take(
-                self._queues,
+                self.queues,
                 clogs=self._registry.names,
                 owner=self.owner_id,
                 lease_ms=self._lease_ms,
                 limit=limit,
             )
-        except HoldfastError as error:
+        except Exception as error:
             log.warning("cannot claim work, trying again: %s", error)
+            return []
+        if self._stopping.is_set():
+            await self._give_back(taken)
             return []
         for item in taken:
             task = asyncio.create_task(self._run_one(item, since))
@@ -135,9 +143,14 @@ class RunWorker:
         self.ticks += 1
         self._expect(result)
 
+    async def _give_back(self, taken: Sequence[Taken]) -> None:
+        """Claims that came after we were told to stop: nobody has begun on them."""
+        releases = (self._runs.release(item.claim) for item in taken)
+        await asyncio.gather(*releases, return_exceptions=True)
+
     def _expect(self, result: TickResult) -> None:
         """A run of ours that is due soon is not left to the next look."""
-        if result.due_in_s is not None and result.due_in_s < IDLE_MAX_S:
+        if result.due_in_s is not None and result.due_in_s < EXPECT_MAX_S:
             asyncio.get_running_loop().call_later(result.due_in_s, self._wake.set)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -149,21 +162,21 @@ class RunWorker:
             await asyncio.wait_for(self._wake.wait(), seconds)
 
     async def _hear(self, listener: _Listener) -> None:
-        while True:
+        while not self._stopping.is_set():
             if await listener.wait(IDLE_MAX_S * 60):
                 self._wake.set()
 
     async def _sweep_for_ever(self) -> None:
         """What a crash left between two commits is found here, for ever, not at start-up."""
-        while True:
+        while not self._stopping.is_set():
             await asyncio.sleep(ambient.jitter(SWEEP_S) + SWEEP_S / 2)
             try:
                 if await self._runs.journal.sweep():
                     self._wake.set()
-            except HoldfastError as error:
+            except Exception as error:
                 log.warning("cannot sweep, trying again: %s", error)
 
-    async def _drain(self) -> None:
+    async def _drain(self, claiming: asyncio.Task[None]) -> None:
         """Let ticks end, then give back the claims of those that did not: claimable at once, nothing counted."""
         deadline = ambient.monotonic() + self._drain_s
         while self._running and not self._at_once and (left := deadline - ambient.monotonic()) > 0:
@@ -171,23 +184,26 @@ class RunWorker:
             await self._pause(left)
         for task in self._running:
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=GIVE_UP_S)
+        # A claim on its way is given back too. All this is a courtesy: without a database their leases end it.
+        await asyncio.wait([claiming, *self._running], timeout=GIVE_UP_S)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT while we run, where the process lets us."""
-        if threading.current_thread() is not threading.main_thread():
+        """Stop on SIGTERM and SIGINT while we run, unless someone else in this process already waits for them."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             yield
             return
         loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in SIGNALS}
         for number in SIGNALS:
             loop.add_signal_handler(number, self.stop)
         try:
             yield
         finally:
-            for number in SIGNALS:
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
 
 class _Listener(Protocol):

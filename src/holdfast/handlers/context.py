@@ -95,6 +95,7 @@ class BlockingContext:
             return found
 
         def blocking(*args: Any, **options: Any) -> Any:
+            self._check()
             return asyncio.run_coroutine_threadsafe(found(*args, **options), self._loop).result()
 
         return blocking
@@ -104,4 +105,10 @@ class BlockingContext:
         async def hand_over() -> None:
             self._context.stream(type, text)
 
+        self._check()
         asyncio.run_coroutine_threadsafe(hand_over(), self._loop).result()
+
+    def _check(self) -> None:
+        """A thread cannot be cancelled from outside, so it is at its next call."""
+        if self._context.cancelled:
+            raise asyncio.CancelledError(f"someone wants run {self._context.run_id} to stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -81,14 +82,19 @@ class Claims(Runs):
         )
         for _ in range(ROUNDS_MAX):
             found = await self.journal.claim(request)
+            if not found:
+                return []
             spare = tokens.keys() - {item.claim_id for item in found}
-            held: list[Claimed] = []
-            for item in found:
-                claim_id = item.claim_id or await self._take_over(item, request, spare.pop(), tokens)
-                if claim_id is not None:
-                    held.append(item._replace(claim_id=claim_id))
-            if held or not found:
+            # All at once: the leases of those that are held already are running.
+            asked = await asyncio.gather(
+                *(self._held(item, request, spare, tokens) for item in found), return_exceptions=True
+            )
+            held = [item for item in asked if isinstance(item, Claimed)]
+            if held:
                 return await self._taken(held, tokens)
+            for error in asked:
+                if isinstance(error, BaseException):
+                    raise error
             # All that was found had to be ended instead; there may be more behind it.
         return []
 
@@ -136,10 +142,13 @@ class Claims(Runs):
         check_fence(executed, claim.run_id)
         return await self._info(executed.state)
 
-    async def _take_over(
-        self, item: Claimed, request: ClaimRequest, claim_id: str, tokens: dict[str, str]
-    ) -> str | None:
-        """Claim an item whose lease ran out; None if that ended the run, or someone was faster."""
+    async def _held(
+        self, item: Claimed, request: ClaimRequest, spare: set[str], tokens: dict[str, str]
+    ) -> Claimed | None:
+        """The item, claimed. One whose lease ran out is taken over; None if that ended it, or someone was faster."""
+        if item.claim_id is not None:
+            return item
+        claim_id = spare.pop()
         command = commands.Claim(
             runnable_key=item.key,
             claim_id=claim_id,
@@ -149,7 +158,7 @@ class Claims(Runs):
         )
         executed = await self.journal.execute(item.run_id, command, exact=True)
         claimed = any(isinstance(fact, facts.AttemptClaimed) for fact in executed.decision.facts)
-        return claim_id if claimed else None
+        return item._replace(claim_id=claim_id) if claimed else None
 
     async def _taken(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Taken]:
         """What their holders need to know, read for all of them at once."""

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
 from holdfast import ambient
-from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.errors import LeaseLost
 from holdfast.protocol.state import RunState
 from holdfast.store import Beat, Beaten, Store
+from holdfast.store.types import Rejected
+
+log = logging.getLogger("holdfast.pulse")
 
 CANCEL_POLL_S = 0.5
+MOURN_S = 0.2
 BEATS_MAX = 500
 
 
@@ -62,6 +67,7 @@ class Pulse:
         self._changed = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None
         self._closing = False
 
@@ -82,33 +88,50 @@ class Pulse:
         self._closing = True
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._stir()
+            beating = self._beating
+            if beating is not None:
+                self._call(beating.cancel)
             await asyncio.to_thread(thread.join)
         self._closing = False
 
     def _stir(self) -> None:
-        loop, wake = self._loop, self._wake
-        if loop is not None and wake is not None:
+        wake = self._wake
+        if wake is not None:
+            self._call(wake.set)
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Have it called in the pulse's own thread, if that is there."""
+        loop = self._loop
+        if loop is not None:
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(wake.set)
+                loop.call_soon_threadsafe(function)
 
     def _run(self) -> None:
-        asyncio.run(self._beat_for_ever())
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._live())
 
-    async def _beat_for_ever(self) -> None:
+    async def _live(self) -> None:
+        """Beat and mourn, each in its own time: a database that does not answer must not hold up the bad news."""
         self._wake = asyncio.Event()
+        self._beating = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
+        mourning = asyncio.create_task(self._mourn_for_ever())
+        try:
+            await self._beat_for_ever(self._wake)
+        finally:
+            self._loop = self._beating = self._wake = None
+            mourning.cancel()
+
+    async def _beat_for_ever(self, wake: asyncio.Event) -> None:
         store: Store[RunState] | None = None
         try:
             while not self._closing:
+                wake.clear()
                 store = store or await self._opened()
                 pause = await self._round(store)
-                self._wake.clear()
-                if not self._closing:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._wake.wait(), pause)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wake.wait(), pause)
         finally:
-            self._loop = self._wake = None
             if store is not None:
                 await store.close()
 
@@ -117,7 +140,8 @@ class Pulse:
         store = self._beside()
         try:
             await store.open(migrate=False, listen=False)
-        except HoldfastError:
+        except Exception as error:
+            log.warning("cannot keep claims alive, trying again: %s", error)
             return None
         return store
 
@@ -127,16 +151,28 @@ class Pulse:
         if not holds:
             return 3_600.0
         now = ambient.monotonic()
-        due = [hold for hold in holds if hold.next_beat <= now]
         if store is not None:
-            # While the database is away the deadlines go on: that is what they are for.
-            with contextlib.suppress(HoldfastError):
-                for start in range(0, len(due), BEATS_MAX):
-                    await self._beat(store, due[start : start + BEATS_MAX])
+            try:
+                if any(hold.next_beat <= now for hold in holds):
+                    # Those that are due soon come along, so that claims of all ages soon beat together.
+                    await self._beat_all(store, [hold for hold in holds if hold.next_beat - hold.every_s / 2 <= now])
                 await self._look_for_cancels(store, [hold for hold in holds if not hold.cancel_requested])
-        self._mourn(holds)
+            except Exception as error:
+                # Without this thread every claim would be lost, so it outlives whatever happens to a round.
+                log.warning("cannot keep claims alive, trying again: %s", error)
         next_beat = min((hold.next_beat for hold in self._held()), default=now + CANCEL_POLL_S)
         return max(0.01, min(CANCEL_POLL_S, next_beat - ambient.monotonic()))
+
+    async def _beat_all(self, store: Store[RunState], due: Sequence[Hold]) -> None:
+        for start in range(0, len(due), BEATS_MAX):
+            some = due[start : start + BEATS_MAX]
+            try:
+                await self._beat(store, some)
+            except Rejected:
+                # One that the database will not have must not cost the others their leases.
+                for hold in some:
+                    with contextlib.suppress(Rejected):
+                        await self._beat_alone(store, hold)
 
     def _held(self) -> list[Hold]:
         with self._changed:
@@ -185,10 +221,13 @@ class Pulse:
             hold.cancel_requested = True
             hold.tell()
 
-    def _mourn(self, holds: Sequence[Hold]) -> None:
-        """Leases that ended by our own clock, whatever the database would say if it answered."""
-        now = ambient.monotonic()
-        for hold in holds:
-            if not hold.lost and now >= hold.deadline:
-                hold.lost = True
-                hold.tell()
+    async def _mourn_for_ever(self) -> None:
+        """Leases end by our own clock, whatever the database would say if it answered."""
+        while True:
+            now = ambient.monotonic()
+            for hold in self._held():
+                if now >= hold.deadline:
+                    hold.lost = True
+                    hold.tell()
+            nearest = min((hold.deadline for hold in self._held()), default=now + MOURN_S)
+            await asyncio.sleep(max(0.001, min(MOURN_S, nearest - now)))
