@@ -1,0 +1,245 @@
+"""Processes of the worker tests: a mother that forks, and the roles of her children.
+
+    python -m tests.worker.programs        commands on stdin, answers on stdout, both lines of JSON
+
+A child is a worker with the clogs below, or a sender of signals. What handlers do outside the database they note in a
+diary: lines `<what> <run> <number> <tick>` in one file, appended whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+# Imported before the first child is born: forking is quick, importing is not.
+import asyncpg  # noqa: F401
+
+from holdfast import Clog, Continue, Done, Holdfast, LeaseLost, Ok
+from holdfast.executor import Executor
+from holdfast.handlers.ticks import ClaimedTick
+from holdfast.runtime.pulse import Hold, Pulse
+from holdfast.store import postgres  # noqa: F401
+
+
+class Diary:
+    """One line for everything a handler does in the world outside."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, *words: Any) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def chores(diary: Diary) -> Clog:
+    """Runs of several ticks, each of which stores, says and sends one thing."""
+    clog = Clog("chores")
+
+    @clog.on_advance
+    async def advance(given: dict[str, Any], ctx: Any) -> Any:
+        diary.note("began", ctx.run_id, given["number"], ctx.tick_id)
+        (count,) = await ctx.read(("run",))
+        await ctx.write(("run.set", (count or 0) + 1))
+        await ctx.emit("chore", {"number": given["number"]})
+        await ctx.outbox("post", {"run": ctx.run_id, "number": given["number"]}, key=f"{ctx.run_id}:{given['number']}")
+        await asyncio.sleep(random.uniform(0.5, 1.5) * given["seconds"])
+        diary.note("ended", ctx.run_id, given["number"], ctx.tick_id)
+        number = given["number"] + 1
+        return Continue({**given, "number": number}) if number < given["count"] else Done({"count": number})
+
+    return clog
+
+
+def fragile(diary: Diary) -> Clog:
+    """Its process dies at the named place, the first time."""
+    clog = Clog("fragile")
+
+    @clog.on_advance
+    async def advance(place: str, ctx: Any) -> Any:
+        diary.note("began", ctx.run_id, 0, ctx.tick_id)
+        (count,) = await ctx.read(("run",))
+        await ctx.write(("run.set", (count or 0) + 1))
+        _die_at("after write", place, ctx)
+        await ctx.emit("half", {"place": place})
+        _die_at("after event", place, ctx)
+        await ctx.outbox("post", {"place": place})
+        return Done({"deliveries": ctx.deliveries})
+
+    return clog
+
+
+def _die_at(place: str, wanted: str, ctx: Any) -> None:
+    if place == wanted and ctx.deliveries == 1:
+        die()
+
+
+def die_around_the_handler() -> None:
+    """Two places that no handler can reach: right after the claim, and with the outcome in hand."""
+    run, settle = Executor.run, ClaimedTick.settle
+
+    async def doomed_run(self: Executor, taken: Any, **options: Any) -> Any:
+        if taken.claim.input == "after claim" and taken.state.work[""].deliveries == 1:
+            die()
+        return await run(self, taken, **options)
+
+    async def doomed_settle(self: ClaimedTick, *args: Any, **options: Any) -> Any:
+        if self.state.clog_id == "fragile" and self.deliveries == 1:
+            die()
+        return await settle(self, *args, **options)
+
+    Executor.run = doomed_run  # type: ignore[method-assign]
+    ClaimedTick.settle = doomed_settle  # type: ignore[method-assign]
+
+
+def deadly(diary: Diary) -> Clog:
+    """Kills its process whenever it is called."""
+    clog = Clog("deadly")
+
+    @clog.on_advance
+    async def advance(given: Any, ctx: Any) -> None:
+        diary.note("began", ctx.run_id, ctx.deliveries, ctx.tick_id)
+        die()
+
+    return clog
+
+
+def sleepy(diary: Diary) -> Clog:
+    """Sleeps for as long as it is told, awake to cancellation or not."""
+    clog = Clog("sleepy")
+
+    @clog.on_advance
+    async def advance(seconds: float, ctx: Any) -> Any:
+        diary.note("began", ctx.run_id, 0, ctx.tick_id)
+        await asyncio.sleep(seconds)
+        return Done(ctx.deliveries)
+
+    return clog
+
+
+def mailbox(diary: Diary) -> Clog:
+    """Keeps every signal in the order in which it came."""
+    clog = Clog("mailbox")
+
+    @clog.on_advance
+    async def advance(given: Any, ctx: Any) -> Any:
+        (kept,) = await ctx.read(("run",))
+        await ctx.write(("run.set", [*(kept or []), [ctx.signal.seq, *given]]))
+        await ctx.emit("read", given)
+        return Ok()
+
+    return clog
+
+
+CLOGS = (chores, fragile, deadly, sleepy, mailbox)
+
+
+def ignore_the_clock(diary: Diary) -> None:
+    """A worker without a deadline of its own: what it sends too late, only the database can refuse."""
+
+    async def never(self: Pulse) -> None:
+        return
+
+    def unchecked(self: Hold) -> None:
+        return
+
+    Pulse._mourn_for_ever = never  # type: ignore[method-assign]
+    Hold.check = unchecked  # type: ignore[method-assign]
+    for method in ("settle", "_say"):
+        setattr(ClaimedTick, method, _noting(getattr(ClaimedTick, method), diary))
+
+
+def _noting(method: Callable[..., Coroutine[Any, Any, Any]], diary: Diary) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def noted(self: ClaimedTick, *args: Any, **options: Any) -> Any:
+        try:
+            return await method(self, *args, **options)
+        except LeaseLost as error:
+            diary.note("refused", self.state.run_id, error.code, self.tick_id)
+            raise
+
+    return noted
+
+
+async def work(given: dict[str, Any]) -> None:
+    diary = Diary(given["diary"])
+    die_around_the_handler()
+    if given.get("deaf"):
+        ignore_the_clock(diary)
+    async with Holdfast(given["url"], schema=given["schema"], lease_ms=given["lease_ms"]) as holdfast:
+        holdfast.register(*(make(diary) for make in CLOGS))
+        diary.note("ready", os.getpid(), 0, "-")
+        await holdfast.worker(concurrency=given["concurrency"], drain_s=given["drain_s"]).run()
+
+
+async def send(given: dict[str, Any]) -> None:
+    """Send each run its signals in order, all runs at once."""
+
+    async def letters(run_id: str) -> None:
+        for number in range(given["count"]):
+            receipt = await holdfast.signal(run_id, [given["name"], number])
+            assert receipt.accepted
+
+    async with Holdfast(given["url"], schema=given["schema"]) as holdfast:
+        await asyncio.gather(*map(letters, given["run_ids"]))
+
+
+ROLES = {"worker": work, "sender": send}
+
+
+class Mother:
+    """Forks, signals and reaps, one command after the other."""
+
+    def start(self, role: str, given: dict[str, Any]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._live(role, given)
+        return pid
+
+    def send(self, pid: int, number: int) -> None:
+        os.kill(pid, number)
+
+    def wait(self, pid: int, within_s: float) -> int | None:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.005)
+        return None
+
+    def _live(self, role: str, given: dict[str, Any]) -> None:
+        """A child's whole life. The mother's pipes are not its own: her test must see her end."""
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        random.seed()
+        code = 1
+        try:
+            asyncio.run(ROLES[role](given))
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def main() -> None:
+    mother = Mother()
+    gc.freeze()
+    for line in sys.stdin:
+        word, *arguments = json.loads(line)
+        print(json.dumps(getattr(mother, word)(*arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
