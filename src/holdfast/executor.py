@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidValue, LeaseLost
+from holdfast.errors import Conflict, HoldfastError, LeaseLost
 from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, Registry, Tick
 from holdfast.handlers.context import BlockingContext
 from holdfast.handlers.ticks import check_begun
 from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
 from holdfast.journal import Executed
 from holdfast.protocol import commands, facts
+from holdfast.protocol.commands import ChildStart
 from holdfast.protocol.decide import not_begun
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import ROOT
@@ -33,6 +34,8 @@ from holdfast.store import Beat
 
 T = TypeVar("T")
 GRACE_S = 1.0
+UNSTORABLE = frozenset({"invalid_value", "invalid_id", "write_rejected"})
+"""Why nothing of a tick can be kept as it is: a value, or a delivery whose key another run used meanwhile."""
 NO_HANDLER = "no onAdvance handler"
 WORDS: dict[type[Any], str] = {
     Ok: "ok",
@@ -52,7 +55,7 @@ class TickResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     status: str
     due_in_s: float | None = None
-    """When the run's next tick is due, seen from this one's commit; None if it is not due by itself."""
+    """When the run's next tick is due, seen from this one's commit (before it: negative); None if not by itself."""
 
 
 class Executor:
@@ -147,13 +150,15 @@ class Executor:
         try:
             cleaned, repaired = clean_outcome(outcome)
             executed = await tick.settle(cleaned, repaired=repaired, keep_staged=keep_staged)
-        except InvalidValue as error:
+        except HoldfastError as error:
+            if error.code not in UNSTORABLE:
+                raise
             outcome = Retry(str(error), kind=error.code)
             executed = await tick.settle(outcome, keep_staged=False)
         return TickResult(
             run_id=tick.state.run_id,
             tick_id=tick.tick_id,
-            outcome=WORDS[type(outcome)],
+            outcome=_counted(executed) or WORDS[type(outcome)],
             status=executed.state.status,
             due_in_s=_due_in_s(executed),
         )
@@ -174,18 +179,25 @@ class Executor:
         return await _invoke(handler, payload, self._context(tick, clog_id))
 
     async def _start_child(self, tick: Tick, clog_id: str, key: str, options: dict[str, Any]) -> RunInfo:
+        tick.check()
         state = tick.state
         given = {"session_id": state.session_id, "queue": state.queue, "user_id": state.user_id, **options}
-        fact = creation(clog_id=clog_id, **given).fact
-        child_run_id = child_id(state.run_id, "", clog_id, key)
+        fact = creation(clog_id=clog_id, **self._registry.options(clog_id), **given).fact
+        child_run_id = child_id(state.run_id, "", clog_id, check_name(key, "key"))
         known = await self._runs.get_run(child_run_id)
         if known is not None:
             return known
+        if await self._runs.is_deleted(child_run_id):
+            raise Conflict(f"child {key!r} of clog {clog_id} was deleted; use another key", code="id_reused")
         start = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in ("clog_id", "v")}
-        await tick.start_child(clog_id, key, start, fact.repaired)
         begun = evolve(RunState(run_id=child_run_id), fact, state.at)
         info = run_info(begun, pending_input=fact.input, output=None)
-        return msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0)
+        return tick.start_child(
+            ChildStart(
+                child_run_id=child_run_id, clog_id=clog_id, child_key=key, start=start, repaired=fact.repaired
+            ),
+            msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0),
+        )
 
     async def _parent(self, state: RunState) -> facts.Parent | None:
         if state.parent_run_id is None:
@@ -198,11 +210,19 @@ class Executor:
         return states.get(run_id, RunState(run_id=run_id))
 
 
+def _counted(executed: Executed) -> str | None:
+    """What the commit made of the outcome: `retry` where rows had changed; None where it was not asked."""
+    for fact in executed.decision.facts:
+        if isinstance(fact, facts.TickSettled | facts.RunTerminal):
+            return fact.outcome
+    return None
+
+
 def _due_in_s(executed: Executed) -> float | None:
     root = executed.state.work.get(ROOT)
     if root is None or root.claim or root.blocked or root.visible_at >= NEVER or executed.at is None:
         return None
-    return max(0.0, (root.visible_at - executed.at) / 1e6)
+    return (root.visible_at - executed.at) / 1e6
 
 
 def _signal(taken: Taken) -> ReceivedSignal | None:
@@ -297,4 +317,7 @@ def _outcome(answer: Any) -> Outcome:
 
 
 def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__

@@ -174,9 +174,7 @@ class Holdfast(Upkeep):
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         options = super()._options(given)
-        if options.get("clog_id") in self._registry.names:
-            options.setdefault("resumable", self._registry.clog(options["clog_id"]).resumable)
-        return options
+        return {**self._registry.options(str(options.get("clog_id"))), **options}
 
 
 @runtime_checkable

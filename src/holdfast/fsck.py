@@ -52,6 +52,7 @@ async def fsck(journal: Journal, run_id: str | None = None) -> FsckReport:
         rows += seen.stored.tables["runs"]
         if seen.whole is not None:
             states[each] = seen.whole
+        if seen.whole is not None and not seen.whole.deleted:
             listed += [
                 (each, fact, after.at)
                 for before, fact, after in seen.steps()

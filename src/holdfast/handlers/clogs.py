@@ -67,6 +67,10 @@ class Registry:
             raise NotFound(f"no clog {name!r} is registered here; known are {list(self.names)}", code="UNKNOWN_CLOG")
         return self._clogs[name]
 
+    def options(self, name: str) -> dict[str, Any]:
+        """What a run of this clog is created with, unless its creator says otherwise."""
+        return {"resumable": self._clogs[name].resumable} if name in self._clogs else {}
+
     def endpoint(self, name: str, method: str) -> Handler:
         handler = self.clog(name).endpoints.get(method)
         if handler is None:

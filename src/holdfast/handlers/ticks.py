@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import Conflict, InvalidValue, NotFound
+from holdfast.errors import Conflict, InvalidValue, NotFound, StorageError
 from holdfast.handlers.speech import Said, Speech
-from holdfast.identity import check_id, check_name, child_id, new_id
+from holdfast.identity import check_name, new_id
 from holdfast.journal import Executed, Journal
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import ChildStart, Command, OutboxRow, Staged
@@ -17,6 +17,7 @@ from holdfast.protocol.facts import Parent
 from holdfast.protocol.settle import enqueued
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, fingerprint
+from holdfast.runtime import RunInfo
 from holdfast.runtime.claims import check_fence
 from holdfast.runtime.pulse import Hold
 from holdfast.scopes import TickStorage
@@ -54,7 +55,7 @@ class Tick:
             spent=state.ticks[tick_id].spent,
         )
         self._outbox: list[OutboxRow] = []
-        self._children: dict[str, ChildStart] = {}
+        self._children: dict[str, tuple[ChildStart, RunInfo]] = {}
 
     @property
     def cancelled(self) -> bool:
@@ -67,7 +68,7 @@ class Tick:
         return Staged(
             storage=self.storage.staged,
             outbox=tuple(self._outbox),
-            children=tuple(self._children.values()),
+            children=tuple(start for start, _ in self._children.values()),
             deletes=self.storage.deletes,
         )
 
@@ -107,7 +108,7 @@ class Tick:
             self._outbox.append(row)
         return known or row.outbox_id
 
-    async def start_child(self, clog_id: str, key: str, start: dict[str, Any], repaired: bool) -> str:
+    def start_child(self, start: ChildStart, info: RunInfo) -> RunInfo:
         raise Conflict("a directly called endpoint starts no children; start them in a tick of the run")
 
     async def _known_delivery(self, row: OutboxRow) -> str | None:
@@ -168,14 +169,15 @@ class ClaimedTick(Tick):
         executed = await self.journal.execute(self.state.run_id, commands.Release(**self._fence()))
         check_fence(executed, self.state.run_id)
 
-    async def start_child(self, clog_id: str, key: str, start: dict[str, Any], repaired: bool) -> str:
-        """Stage the start of a child; the same clog and key is the same child."""
+    def start_child(self, start: ChildStart, info: RunInfo) -> RunInfo:
+        """Stage the start of a child; of several starts of one child the first stands."""
         self.check()
-        child_run_id = child_id(self.state.run_id, "", check_id(clog_id, "clog_id"), check_name(key, "key"))
-        self._children[child_run_id] = ChildStart(
-            child_run_id=child_run_id, clog_id=clog_id, child_key=key, start=start, repaired=repaired
+        self.journal.check_size(
+            facts.ChildRunStarted(
+                child_run_id=start.child_run_id, clog_id=start.clog_id, child_key=start.child_key, start=start.start
+            )
         )
-        return child_run_id
+        return self._children.setdefault(start.child_run_id, (start, info))[1]
 
     def _fence(self) -> dict[str, Any]:
         beat = self.hold.beat
@@ -233,5 +235,9 @@ def check_begun(refusal: str | None, run_id: str, tick_id: str) -> None:
             raise NotFound(f"run {run_id} has no tick {tick_id} for calls; begin one with begin_tick")
         case "tick_active":
             raise Conflict(f"tick {tick_id} is a worker's; call endpoints in a tick of begin_tick", code="tick_active")
+        case "STORAGE_CONFLICT":
+            raise StorageError("a row was changed since this call read it; nothing was written", code=refusal)
+        case "STORAGE_WRITE_ALREADY_CALLED":
+            raise StorageError("another call wrote in this tick meanwhile; nothing was written", code=refusal)
         case _:
             raise Conflict(f"run {run_id} refused this call: {refusal}", code=refusal)

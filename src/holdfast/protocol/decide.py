@@ -15,10 +15,12 @@ from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, 
 from holdfast.protocol.evolve import ACTIONS, BEGUN, judge_claim
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.lanes import its_turn
-from holdfast.protocol.settle import STORAGE_CONFLICT, enqueued, last_words, settle
+from holdfast.protocol.settle import STORAGE_CONFLICT, deletions, enqueued, last_words, settle
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import facts_of, has_changed
 from holdfast.protocol.values import digest
+
+WRITTEN_ALREADY = "STORAGE_WRITE_ALREADY_CALLED"
 
 
 def decide(state: RunState, command: Command, now: int) -> Decision:
@@ -285,6 +287,8 @@ def _call_endpoint(state: RunState, command: commands.CallEndpoint, now: int) ->
     if refusal:
         return Decision(refusal=refusal)
     written = command.staged.storage
+    if any(f"w:{part.clog_id}" in state.ticks[command.tick_id].spent for part in written):
+        return Decision(refusal=WRITTEN_ALREADY)
     changed = has_changed(state, command.tick_id, written)
     called = facts.EndpointCalled(
         tick_id=command.tick_id,
@@ -295,8 +299,8 @@ def _call_endpoint(state: RunState, command: commands.CallEndpoint, now: int) ->
     )
     if changed:
         return Decision(facts=(called,), refusal=STORAGE_CONFLICT)
-    sent = enqueued(command.tick_id, command.staged.outbox)
-    return Decision(facts=(*facts_of(command.tick_id, ROOT, written), *sent, called))
+    decided = (*facts_of(command.tick_id, ROOT, written), *enqueued(command.tick_id, command.staged.outbox), called)
+    return Decision(facts=decided, handoffs=deletions(state, command.staged.deletes, last=len(decided) - 1))
 
 
 def _enter_lane(state: RunState, command: commands.EnterLane, now: int) -> Decision:

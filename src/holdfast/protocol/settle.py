@@ -74,9 +74,13 @@ def _together(
 ) -> Decision:
     """One commit: what the tick staged, then its outcome. Deletions follow as handoffs to the run itself."""
     handoffs = [*starts, *(replace(handoff, fact=handoff.fact + len(before)) for handoff in decided.handoffs)]
-    last = len(before) + len(decided.facts) - 1
-    handoffs += [Handoff(target_run_id=state.run_id, kind=f"delete_{what}", fact=last) for what in deletes]
+    handoffs += deletions(state, deletes, last=len(before) + len(decided.facts) - 1)
     return Decision(facts=(*before, *decided.facts), handoffs=tuple(handoffs))
+
+
+def deletions(state: RunState, deletes: tuple[str, ...], *, last: int) -> tuple[Handoff, ...]:
+    """What a clog deletes goes after the commit that says so."""
+    return tuple(Handoff(target_run_id=state.run_id, kind=f"delete_{what}", fact=last) for what in deletes)
 
 
 def last_words(state: RunState, command: commands.Settle | commands.Emit) -> list[Fact]:

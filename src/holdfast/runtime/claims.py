@@ -229,7 +229,9 @@ def clean_outcome(outcome: Outcome) -> tuple[Outcome, bool]:
             cleaned, repaired = clean(value)
             return Continue(cleaned), repaired
         case Retry() | Fail():
-            cleaned, repaired = clean(outcome.error)
+            # Some answer with the exception itself, and mean its text.
+            error: Any = outcome.error
+            cleaned, repaired = clean(str(error) if isinstance(error, Exception) else error)
             return msgspec.structs.replace(outcome, error=cleaned), repaired
         case _:
             return outcome, False
