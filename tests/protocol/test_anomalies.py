@@ -165,7 +165,6 @@ LATE_FACTS: list[facts.Fact] = [
     facts.RunnableApplied(runnable_key="load", result_digest="d1"),
     facts.LiveWakeupEmitted(),
     facts.Event(type="text"),
-    facts.RunForked(source_run_id="r0", at_rev=1),
 ]
 
 

@@ -9,6 +9,7 @@ from holdfast.journal.planner import Executed
 from holdfast.protocol.commands import Command, Delete
 from holdfast.protocol.state import RunState
 from holdfast.store import Store
+from holdfast.store.types import Rejected
 
 
 class Carrier(Protocol):
@@ -20,8 +21,18 @@ class Carrier(Protocol):
     async def execute(self, run_id: str, command: Command) -> Executed: ...
 
 
-async def delete_session(journal: Carrier, session_id: str, *, force: bool, actor: str | None = None) -> None:
-    """Delete every run of the session, then the session and its storage. Repeating it finishes what a crash left."""
+async def delete_session(
+    journal: Carrier,
+    session_id: str,
+    *,
+    force: bool,
+    actor: str | None = None,
+    closes: tuple[str, ...] | None = None,
+) -> None:
+    """Delete every run of the session, then the session and its storage. Repeating it finishes what a crash left.
+
+    `closes` names the handoff (target, source, kind) that asked for it.
+    """
     store = journal.store
     if not force:
         await _check_rest(store, session_id)
@@ -31,15 +42,21 @@ async def delete_session(journal: Carrier, session_id: str, *, force: bool, acto
             executed = await journal.execute(run_id, Delete(actor=actor, force=force))
             if executed.decision.refusal == "run_active":
                 raise _active(session_id, run_id)
-        if not runs:
-            # A run that was created a moment ago keeps its session, and is deleted in the next round.
-            sql = """
-                DELETE FROM {s}sessions
-                WHERE session_id = $1 AND NOT EXISTS (SELECT 1 FROM {s}runs WHERE session_id = $1)
-            """
-            await store.execute((sql, (session_id,)))
-            if not await store.fetch("SELECT 1 FROM {s}sessions WHERE session_id = $1", session_id):
-                return
+        if not runs and await _remove(store, session_id, closes):
+            return
+
+
+async def _remove(store: Store[RunState], session_id: str, closes: tuple[str, ...] | None) -> bool:
+    """Remove the empty session. A run that was created a moment ago keeps it, and is deleted in the next round."""
+    statements: list[tuple[str, tuple[str, ...]]] = [("DELETE FROM {s}sessions WHERE session_id = $1", (session_id,))]
+    if closes is not None:
+        sql = "DELETE FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
+        statements.append((sql, closes))
+    try:
+        await store.execute(*statements)
+    except Rejected:
+        return False
+    return True
 
 
 async def _check_rest(store: Store[RunState], session_id: str) -> None:

@@ -48,6 +48,12 @@ async def sweep(journal: Carrier) -> int:
     return len(found)
 
 
+async def deliver_all(journal: Carrier, run_id: str) -> None:
+    """Deliver those that are open to or from one run."""
+    for row in await journal.store.handoffs(of=run_id):
+        await deliver(journal, OpenHandoff(*row))
+
+
 async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
     """Carry out what the source's entry means for the target, exactly once however often it is called."""
     if handoff.kind == "delete_session":
@@ -64,11 +70,14 @@ async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
 
 
 async def _delete_session(journal: Carrier, handoff: OpenHandoff) -> None:
-    """A clog deleted its session with the outcome of its tick. The run that asked is the last to know it."""
+    """A clog deleted its session with the outcome of its tick.
+
+    The handoff goes with the session: a later session of the same name is not its business.
+    """
     found = await journal.store.fetch("SELECT session_id FROM {s}runs WHERE run_id = $1", handoff.target_run_id)
     gone = "SELECT session_id FROM {s}tombstones WHERE run_id = $1"
     for (session_id,) in found or await journal.store.fetch(gone, handoff.target_run_id):
-        await delete_session(journal, session_id, force=True)
+        await delete_session(journal, session_id, force=True, closes=handoff[:3])
     await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
 
 

@@ -90,7 +90,7 @@ class Journal:
         committed = await self._store.commit(
             Intention(request=SliceRequest(run_id, whole=True), plan=plan_facts(given, expected_rev), exact=True)
         )
-        self._promote_soon(committed.plan.after)
+        await self._promote(committed.plan.after)
         return committed.first_rev + len(given) - 1
 
     async def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[JournalEntry]:
@@ -167,12 +167,13 @@ class Journal:
         decision: Decision = plan.answer
         if committed.at is not None:
             self._deliver_soon(run_id, committed.first_rev, decision)
-            self._promote_soon(state)
+            await self._promote(state)
             self._tell_soon([(state, decision.facts)], committed.at)
         return Executed(decision, state, committed.at, committed.first_rev)
 
     async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:
         """Create many runs in one commit, all or none. Keys and ids must be free."""
+        await self._check_unused([run_id for run_id, _ in creations])
         members, states = [], []
         for run_id, command in creations:
             check_command(command)
@@ -183,8 +184,8 @@ class Journal:
             states.append(plan.after)
         at = await self._store.create_all(members)
         created = [state.resolved(at) for state in states]
-        for state in created:
-            self._promote_soon(state)
+        for state in {(state.session_id, state.lane): state for state in created}.values():
+            await self._promote(state)
         self._tell_soon([(state, (command.fact,)) for state, (_, command) in zip(created, creations, strict=True)], at)
         return created
 
@@ -199,12 +200,12 @@ class Journal:
     async def state(self, run_id: str, *, rev: int | None = None, at: int | None = None) -> RunState | None:
         """The run folded from its entries: now, after a revision, or as it was at an instant.
 
-        None before its first entry; a revision that is not there yet raises `NotFound`.
+        None before its first entry, and once it is deleted; a revision that is not there yet raises `NotFound`.
         """
         if rev is not None and whole_number(rev, "as_of", -POSITION_MAX, POSITION_MAX) < 1:
             return None
         entries = await self.facts(run_id, limit=None if rev is None else min(rev, REV_MAX), until_at=at)
-        if not entries:
+        if not entries or await self._store.gone_among([run_id]):
             return None
         if rev is not None and entries[-1][0].rev < rev:
             raise NotFound(f"run:{run_id} is at revision {entries[-1][0].rev}; {rev} does not exist yet")
@@ -246,6 +247,12 @@ class Journal:
         entries = await self._read_view(thread, 0, None)
         return [(entry.thread.removeprefix(RUN_PREFIX), fact_of(entry), entry.at) for entry in entries]
 
+    async def settle_down(self, run_id: str) -> None:
+        """Deliver the open handoffs that concern this run, and let the next one into its lane."""
+        await handoffs.deliver_all(self, run_id)
+        for state in (await self.slices([run_id])).values():
+            await self._promote(state)
+
     async def sweep(self) -> int:
         """Deliver every open handoff, fill every free lane; answer how many there were. Safe to repeat anywhere."""
         return await handoffs.sweep(self) + await lanes.sweep(self)
@@ -278,6 +285,11 @@ class Journal:
             return rev, at
         return 0, 0
 
+    async def _check_unused(self, run_ids: Sequence[str]) -> None:
+        """Runs that were removed with their threads left nothing that a creation would run into."""
+        for run_id in await self._store.gone_among(run_ids):
+            raise Conflict(f"run {run_id} was deleted, and an id is never used again", code="id_reused")
+
     async def _read_view(self, thread: str, after: int, limit: int | None) -> list[Entry]:
         view = _view(thread)
         assert view is not None
@@ -293,10 +305,10 @@ class Journal:
             open_handoff = handoffs.OpenHandoff(handoff.target_run_id, run_id, handoff.kind, first_rev + handoff.fact)
             self.soon(handoffs.deliver(self, open_handoff))
 
-    def _promote_soon(self, state: RunState) -> None:
-        """Whoever queued up in a lane or left it looks whose turn it is."""
+    async def _promote(self, state: RunState) -> None:
+        """Whoever queued up in a lane or left it looks whose turn it is, and answers when the next one is due."""
         if state.lane is not None and not (state.ticket and state.ticket.held):
-            self.soon(lanes.promote(self, state.session_id, state.lane))
+            await asyncio.shield(self.soon(lanes.promote(self, state.session_id, state.lane)))
 
     def _tell_soon(self, changed: Sequence[tuple[RunState, Sequence[Fact]]], at: int) -> None:
         if self._notifier is None:
@@ -308,11 +320,12 @@ class Journal:
         for queue, due in by_queue.items():
             self.soon(wakeups.tell(self, self._notifier, queue, due))
 
-    def soon(self, delivery: Coroutine[Any, Any, None]) -> None:
+    def soon(self, delivery: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Now if possible. A failure costs time only: what must happen stands in rows that the sweep reads."""
         task = asyncio.create_task(_quietly(delivery))
         self._deliveries.add(task)
         task.add_done_callback(self._deliveries.discard)
+        return task
 
 
 async def _quietly(delivery: Coroutine[Any, Any, None]) -> None:

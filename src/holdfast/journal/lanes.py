@@ -26,8 +26,13 @@ class Carrier(Protocol):
 async def promote(journal: Carrier, session_id: str, lane: str) -> None:
     """Let the run in that has waited longest, if nobody holds the lane."""
     sql = """
-        SELECT run_id, held FROM {s}lane_tickets WHERE session_id = $1 AND lane = $2
-        ORDER BY held DESC, at, run_id LIMIT 1
+        SELECT t.run_id, t.held
+        FROM {s}lane_tickets t
+        WHERE t.session_id = $1 AND t.lane = $2
+        ORDER BY t.held DESC, t.at, (
+            SELECT j.position FROM {s}journal j WHERE j.thread = 'run:' || t.run_id AND j.rev = t.rev
+        )
+        LIMIT 1
     """
     for run_id, held in await journal.store.fetch(sql, session_id, lane):
         if not held:

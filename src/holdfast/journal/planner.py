@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.state import RunState
-from holdfast.protocol.storage import SHARED, ClogWrites, name_of
+from holdfast.protocol.storage import SHARED, ClogWrites, is_accepted_write
 from holdfast.protocol.values import canonical
 from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Row, Slice, SliceRequest
 
@@ -68,7 +68,8 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
         run_id=after.run_id,
         expected_rev=before.rev,
         run=rows.moving_row(after),
-        created=None if before.exists else rows.fixed_row(after),
+        # Created and deleted in one commit: there never is a row.
+        created=None if before.exists or after.deleted else rows.fixed_row(after),
         entries=[entry for plan in plans for entry in plan.entries],
         changes=changed,
         fences=list(dict.fromkeys(fence for plan in plans for fence in plan.fences)),
@@ -137,9 +138,14 @@ def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None)
         if not state.exists and not isinstance(given[0][0], facts.RunCreated):
             raise InvalidEntry(f"run:{state.run_id} does not exist; its first entry must be a run_created")
         after = state
+        shared: dict[str, Row | None] = {}
         for fact, _ in given:
-            after = evolve(after, fact, at)
-        return Plan(after=after, entries=[entry for _, entry in given])
+            before, after = after, evolve(after, fact, at)
+            if is_accepted_write(fact, before, after):
+                shared |= rows.shared_rows(after, fact, after.rev)
+        changed = Changes(puts={}, drops={})
+        _share(changed, shared)
+        return Plan(after=after, entries=[entry for _, entry in given], changes=changed)
 
     return plan
 
@@ -165,11 +171,13 @@ def _holds_already(state: RunState, command: Any) -> bool:
 def _more_rows(state: RunState, decision: Decision, closes: tuple[str, str] | None, at: int) -> Changes:
     """Rows that belong to no run alone: handoffs, shared storage, the outbox."""
     changed = Changes(puts={}, drops={})
+    shared: dict[str, Row | None] = {}
     for rev, fact in enumerate(decision.facts, start=state.rev + 1):
         if isinstance(fact, facts.StorageWritten):
-            _share(changed, state, fact, rev)
+            shared |= rows.shared_rows(state, fact, rev)
         elif isinstance(fact, facts.OutboxEnqueued):
             changed.puts.setdefault("outbox", []).append(_outbox_row(state, fact, at))
+    _share(changed, shared)
     if decision.handoffs:
         changed.puts["handoffs"] = [
             (handoff.target_run_id, state.run_id, handoff.kind, state.rev + handoff.fact + 1)
@@ -180,17 +188,11 @@ def _more_rows(state: RunState, decision: Decision, closes: tuple[str, str] | No
     return changed
 
 
-def _share(changed: Changes, state: RunState, fact: facts.StorageWritten, rev: int) -> None:
-    for write in fact.writes:
-        if write.scope not in SHARED:
-            continue
-        name = name_of(state, write.scope, fact.clog_id)
-        if write.cleared:
-            changed.drops.setdefault("shared_storage", []).append((name,))
-            continue
-        session_id = state.session_id if write.scope == "session" else None
-        row = (name, session_id, state.run_id, rev, canonical(write.value))
-        changed.puts.setdefault("shared_storage", []).append(row)
+def _share(changed: Changes, shared: Mapping[str, Row | None]) -> None:
+    if cleared := [(name,) for name, row in shared.items() if row is None]:
+        changed.drops["shared_storage"] = cleared
+    if written := [row for row in shared.values() if row is not None]:
+        changed.puts["shared_storage"] = written
 
 
 def _outbox_row(state: RunState, fact: facts.OutboxEnqueued, at: int) -> Row:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from immutables import Map
 
+from holdfast.protocol.facts import StorageWritten
 from holdfast.protocol.state import (
     Boundary,
     Child,
@@ -21,6 +22,7 @@ from holdfast.protocol.state import (
     Ticket,
     Work,
 )
+from holdfast.protocol.storage import SHARED, name_of
 from holdfast.protocol.values import canonical
 from holdfast.store import Changes, Row, Slice
 
@@ -71,7 +73,7 @@ def open_state(run_id: str, seen: Slice) -> RunState:
                 for row in seen.storage
             }
         ),
-        ticket=next((Ticket(at=row["at"], held=bool(row["held"])) for row in seen.tickets), None),
+        ticket=next((Ticket(at=row["at"], rev=row["rev"], held=bool(row["held"])) for row in seen.tickets), None),
         lane_head=_lane_head(seen),
         shared=Map({row["name"]: f"{row['run_id']}:{row['rev']}" for row in seen.shared}),
     )
@@ -185,8 +187,20 @@ def _stored_row(state: RunState, item: tuple[tuple[str, str, str], Stored]) -> R
     return (state.run_id, *where, stored.rev, stored.at, canonical(stored.value))
 
 
+def shared_rows(state: RunState, fact: StorageWritten, rev: int) -> dict[str, Row | None]:
+    """The rows outside this run that the entry at `rev` changed, by their names; None for one that it cleared."""
+    found: dict[str, Row | None] = {}
+    for write in fact.writes:
+        if write.scope in SHARED:
+            name = name_of(state, write.scope, fact.clog_id)
+            session_id = state.session_id if write.scope == "session" else None
+            row = (name, session_id, state.run_id, rev, canonical(write.value))
+            found[name] = None if write.cleared else row
+    return found
+
+
 def _ticket_row(state: RunState, ticket: Ticket) -> Row:
-    return (state.run_id, state.session_id, state.lane, ticket.at, int(ticket.held))
+    return (state.run_id, state.session_id, state.lane, ticket.at, ticket.rev, int(ticket.held))
 
 
 def _tombstone_row(state: RunState) -> Row:

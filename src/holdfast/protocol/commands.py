@@ -194,7 +194,7 @@ class Delete(Command, frozen=True, kw_only=True):
 class Recover(Command, frozen=True, kw_only=True):
     """Schedule what was planned and never scheduled, then apply what was completed and never applied.
 
-    `inputs` holds what each planned runnable was planned with.
+    `inputs` holds what each planned runnable was planned with; one that it does not name is left alone.
     """
 
     inputs: dict[str, Any] = {}

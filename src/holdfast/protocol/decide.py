@@ -330,11 +330,13 @@ def _recover(state: RunState, command: commands.Recover, now: int) -> Decision:
     """Missing intents first, so that nothing planned is lost; then results, in the order in which they came."""
     if not state.exists or state.terminal:
         return Decision(refusal=None if state.exists else "not_found", repeat_rev=state.rev)
-    unscheduled = [item for item in state.runnables.values() if item.scheduled_rev is None and item.status == "planned"]
+    planned = [item for item in state.runnables.values() if item.scheduled_rev is None and item.status == "planned"]
+    # One that was planned a moment ago is left alone: nobody has looked up its input.
+    unscheduled = [item for item in planned if item.key in command.inputs]
     unapplied = [item for item in state.runnables.values() if item.status == "completed" and item.applied_rev is None]
     decided: list[Fact] = [
         facts.AttemptScheduled(
-            runnable_key=item.key, step=item.step, idempotency_key=item.key, input=command.inputs.get(item.key)
+            runnable_key=item.key, step=item.step, idempotency_key=item.key, input=command.inputs[item.key]
         )
         for item in sorted(unscheduled, key=lambda item: item.planned_rev or 0)
     ]

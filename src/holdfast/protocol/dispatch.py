@@ -15,12 +15,14 @@ from holdfast.protocol.state import RunState, Work
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue-visible item. While a person is asked about its run (`paused`), nobody can claim it."""
+    """One queue-visible item. While a person is asked about its run (`paused`), nobody can claim it; nor while the
+    run waits for its lane (`blocked`)."""
 
     run_id: str
     runnable_key: str
     status: str
     paused: bool = False
+    blocked: bool = False
     attempt: int
     visible_at: int
     claim_id: str | None = None
@@ -34,7 +36,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...]
 
     def _claimable(self) -> Iterable[Attempt]:
-        return (item for item in self.attempts if not item.paused)
+        return (item for item in self.attempts if not item.paused and not item.blocked)
 
     def visible(self, at: int) -> tuple[Attempt, ...]:
         """Unclaimed and due, oldest first."""
@@ -63,6 +65,7 @@ def _attempt(run: RunState, work: Work) -> Attempt:
         runnable_key=work.key,
         status="claimed" if work.claim else waiting,
         paused=run.boundary is not None,
+        blocked=work.blocked,
         attempt=work.attempt,
         visible_at=work.visible_at,
         claim_id=work.claim.claim_id if work.claim else None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from immutables import Map
 from msgspec.structs import replace
 
 from holdfast.protocol import facts
@@ -468,11 +469,17 @@ def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
 
 
 def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
+    """What belongs to the original stays there: its claims, its parent, its key, its place, its unfinished children."""
     for key, work in state.work.items():
         if work.claim:
             state = _release(state, key, at)
-    # The place in the lane is the original's.
-    return replace(state, ticket=None)
+    finished = {name: child for name, child in state.children.items() if child.status is not None}
+    if len(finished) < len(state.children):
+        names = {logical: name for logical, name in state.child_ids.items() if name in finished}
+        state = replace(state, children=Map(finished), child_ids=Map(names))
+    if state.ticket and (state.ticket.held or state.ticket.at != at):
+        state = replace(state, ticket=None)
+    return replace(state, parent_run_id=None, created_key=None)
 
 
 def _stored(state: RunState, fact: facts.StorageWritten, at: int) -> RunState:
@@ -518,7 +525,8 @@ def _lane_entered(state: RunState, fact: facts.LaneEntered, at: int) -> RunState
 
 
 def _deleted(state: RunState, fact: facts.RunDeleted, at: int) -> RunState:
-    return replace(state, deleted=True)
+    """Only what is over can be deleted: nobody's work, parent or lane is left behind."""
+    return replace(state, deleted=True) if state.terminal else _refuse(state, fact, "malformed_entry")
 
 
 def _unchanged(state: RunState, fact: Fact, at: int) -> RunState:
@@ -584,5 +592,7 @@ _HANDLERS: dict[type[Fact], Callable[[RunState, Any, int], RunState]] = {
     facts.RunDeleted: _deleted,
 }
 
-_AFTER_THE_END = frozenset({facts.SignalReceived, facts.RunTerminal, facts.Anomaly, facts.RunCreated, facts.RunDeleted})
+_AFTER_THE_END = frozenset(
+    {facts.SignalReceived, facts.RunTerminal, facts.Anomaly, facts.RunCreated, facts.RunForked, facts.RunDeleted}
+)
 """Kinds that judge for themselves once the run is over: none of them changes how it ended."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.protocol import facts
 from holdfast.protocol.facts import Fact
-from holdfast.protocol.state import RunState, Ticket
+from holdfast.protocol.state import UNKNOWN, RunState, Ticket
 
 
 def queue_up(state: RunState, at: int) -> RunState:
@@ -19,17 +19,23 @@ def queue_up(state: RunState, at: int) -> RunState:
     if state.lane is None:
         return state
     if state.terminal or state.status == "idle":
-        return state if state.ticket is None else replace(state, ticket=None)
+        return state if state.ticket is None else _leave(state)
     if state.ticket is None:
         if not state.work:
             return state
-        state = replace(state, ticket=Ticket(at=at))
+        state = replace(state, ticket=Ticket(at=at, rev=state.rev))
     assert state.ticket is not None
     blocked = not state.ticket.held
     for work in state.work.values():
         if work.blocked != blocked:
             state = replace(state, work=state.work.set(work.key, replace(work, blocked=blocked)))
     return state
+
+
+def _leave(state: RunState) -> RunState:
+    """Give the ticket back. Whoever held the lane does not know who stands in it now."""
+    head = UNKNOWN if state.lane_head == state.run_id else state.lane_head
+    return replace(state, ticket=None, lane_head=head)
 
 
 def its_turn(state: RunState) -> tuple[Fact, ...]:

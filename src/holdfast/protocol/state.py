@@ -102,9 +102,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's place in its lane, by the instant it came; the head holds the lane."""
+    """A run's place in its lane: the instant and the entry with which it came. The head holds the lane."""
 
     at: int
+    rev: int
     held: bool = False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
@@ -97,6 +97,11 @@ def fold_writes(state: RunState, fact: facts.StorageWritten, at: int) -> RunStat
         elif where in rows:
             rows = rows.delete(where)
     return replace(state, storage=rows)
+
+
+def is_accepted_write(fact: facts.Fact, before: RunState, after: RunState) -> TypeGuard[facts.StorageWritten]:
+    """Did this fact change storage? One that came late or twice did not."""
+    return isinstance(fact, facts.StorageWritten) and before.ticks != after.ticks
 
 
 def _place(clog_id: str, tick_id: str, write: Any) -> tuple[str, str, str]:

@@ -30,13 +30,15 @@ PARTS: dict[str, str] = {
     "anomalies": "SELECT * FROM {s}anomalies WHERE run_id = :run_id AND claim_id IN ('', :claim_id)",
     "handoffs": "SELECT * FROM {s}handoffs WHERE target_run_id = :run_id",
     "tickets": "SELECT * FROM {s}lane_tickets WHERE run_id = :run_id",
-    # Whoever holds the lane, else whoever has waited longest.
+    # Whoever holds the lane, else whoever has waited longest; of those that came at one instant, who was written first.
     "lane": """
         SELECT t.run_id
         FROM {s}lane_tickets t
         WHERE t.session_id = coalesce((SELECT r.session_id FROM {s}runs r WHERE r.run_id = :run_id), :session_id)
           AND t.lane = coalesce((SELECT r.lane FROM {s}runs r WHERE r.run_id = :run_id), :lane)
-        ORDER BY t.held DESC, t.at, t.run_id
+        ORDER BY t.held DESC, t.at, (
+            SELECT j.position FROM {s}journal j WHERE j.thread = 'run:' || t.run_id AND j.rev = t.rev
+        )
         LIMIT 1
     """,
     # Versions only: a value may be large, and nobody judges by it.

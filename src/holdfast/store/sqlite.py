@@ -219,7 +219,7 @@ class SQLite:
     async def _watch(self, on_hint: OnHint) -> None:
         """Ask a cheap question of one connection for ever: has another one committed?"""
         assert self._readers is not None
-        connection = await asyncio.to_thread(self._connect)
+        connection = await self._connected()
         seen = None
         try:
             while True:
@@ -230,6 +230,15 @@ class SQLite:
                 await asyncio.sleep(PROBE_S)
         finally:
             connection.close()
+
+    async def _connected(self) -> sqlite3.Connection:
+        """A connection of one's own; one that is ready only after the asker was cancelled is closed at once."""
+        connecting = asyncio.ensure_future(asyncio.to_thread(self._connect))
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            (await connecting).close()
+            raise
 
     async def _write(self, job: Callable[[sqlite3.Connection, int], T]) -> T:
         return await self._opened().write(job)

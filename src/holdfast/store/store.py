@@ -16,7 +16,7 @@ from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
 from holdfast.store.sqlite import SQLite
-from holdfast.store.tables import INDEXES, RUNS
+from holdfast.store.tables import HANDOFFS, INDEXES, OUTBOX, RUNS, SHARED_STORAGE
 from holdfast.store.types import (
     Beat,
     Beaten,
@@ -40,6 +40,9 @@ from holdfast.store.types import (
 PAGE = 1_000
 PLACES_MAX = 100
 DOUBT_S = 1.0
+_OF_NO_RUN = frozenset({HANDOFFS.name, SHARED_STORAGE.name, OUTBOX.name})
+"""Tables whose rows outlive the run that wrote them."""
+_GONE = "SELECT run_id FROM {s}tombstones WHERE run_id IN ({places})"
 NEVER = 1 << 61
 """From here on a due time means: not by itself."""
 
@@ -292,8 +295,8 @@ class Store(Generic[S]):
         return found
 
     async def run_rows(self, run_id: str) -> RunRows:
-        """Everything there is about one run, read in one snapshot."""
-        names = [RUNS.name, *(name for name in INDEXES if name != "handoffs")]
+        """Everything there is about one run alone, read in one snapshot."""
+        names = [RUNS.name, *(name for name in INDEXES if name not in _OF_NO_RUN)]
         queries: list[tuple[str, tuple[Any, ...]]] = [
             (self._sql(f"SELECT {', '.join(_columns(name))} FROM {{s}}{name} WHERE run_id = $1"), (run_id,))
             for name in names
@@ -309,10 +312,12 @@ class Store(Generic[S]):
         return RunRows(dict(zip(names, tables, strict=True)), [_entry(row) for row in entries])
 
     async def run_ids(self, after: str = "", limit: int = PAGE) -> list[str]:
-        """Ids of every run that has a row or a thread, in order."""
+        """Ids of every run that has a row or a thread, or should have one, in order."""
         sql = """
             SELECT id FROM (
                 SELECT run_id AS id FROM {s}runs WHERE run_id > $1
+                UNION
+                SELECT run_id AS id FROM {s}tombstones WHERE run_id > $1 AND rev > 0
                 UNION
                 SELECT substr(thread, 5) AS id FROM {s}journal WHERE thread > $2 AND thread < 'run;'
             ) ids
@@ -327,27 +332,73 @@ class Store(Generic[S]):
             (self._sql(f"DELETE FROM {{s}}{name} WHERE run_id = $1"), (run_id,))
             for name in (*(name for name in tables if name != RUNS.name), RUNS.name)
         ]
-        puts: list[tuple[str, tuple[Any, ...]]] = []
-        for name in (RUNS.name, *(name for name in tables if name != RUNS.name)):
-            columns = _columns(name)
-            marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
-            sql = self._sql(f"INSERT INTO {{s}}{name} ({', '.join(columns)}) VALUES ({marks})")
-            puts += [(sql, tuple(row)) for row in tables[name]]
-        session = self._sql(
-            "INSERT INTO {s}sessions (session_id, user_id) VALUES ($1, $2) ON CONFLICT (session_id) DO NOTHING"
-        )
-        owners = [(session, (row[1], row[2])) for row in tables[RUNS.name]]
-        await self._again(lambda: self._database.execute([*drops, *owners, *puts]))
+        puts = self._puts(tables)
+        await self._again(lambda: self._database.execute([*drops, *puts]))
 
-    async def handoffs(self, limit: int = PAGE) -> list[Row]:
-        """Open handoffs: (target, source, kind, revision of the source's entry)."""
-        return await self.fetch(
-            """
-            SELECT target_run_id, source_run_id, kind, rev FROM {s}handoffs
-            ORDER BY target_run_id, source_run_id, kind LIMIT $1
-            """,
-            limit,
+    async def restore(self, entries: Sequence[Entry], tables: Mapping[str, Sequence[Row]]) -> bool:
+        """Write a run that was made elsewhere: its entries with their own instants, and their rows, in one commit.
+
+        Rows that several runs share are written where there are none. False: an id, a key, a session or a lane that
+        it needs is another's, and nothing was written.
+        """
+        sql = """
+            INSERT INTO {s}journal (thread, rev, kind, data, at, digest, commit_id)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)
+        """
+        lines = [(self._sql(sql), tuple(entry[1:])) for entry in entries]
+        statements = [*self._puts(tables), *lines]
+        patience = Patience()
+        while True:
+            try:
+                await patiently(lambda: self._database.execute(statements))
+                break
+            except OutcomeUnknown as error:
+                await patience.pause(error)
+            except Rejected:
+                # Perhaps by ourselves: a commit whose answer was lost.
+                last = await self.entries_at([(entries[-1].thread, entries[-1].rev)])
+                return [entry[1:] for entry in last.values()] == [entries[-1][1:]]
+        self.hints.publish({entries[-1].thread, *(f"queue:{row[2]}" for row in tables["work"])})
+        return True
+
+    async def gone_among(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of these runs that were deleted."""
+        found: list[str] = []
+        for start in range(0, len(run_ids), PLACES_MAX):
+            some = run_ids[start : start + PLACES_MAX]
+            places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
+            found += [row[0] for row in await self.fetch(_GONE.replace("{places}", places), *some)]
+        return found
+
+    async def remove_run(self, run: Row, *, finished_by: int = -1) -> None:
+        """Remove a deleted run's entries, or everything of a run that was over by an instant; its tombstone stays.
+
+        `run` is (id, session, owner, instant). The row goes first, and with it its lock: whoever wrote to the run
+        before is seen by the statements that follow, whoever comes later finds no run.
+        """
+        run_id, thread = run[0], f"run:{run[0]}"
+        unowned = "NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $2)"
+        stone = """
+            INSERT INTO {s}tombstones (run_id, session_id, user_id, rev, at)
+            SELECT CAST($1 AS text), CAST($2 AS text), CAST($3 AS text), 0, CAST($4 AS bigint)
+            WHERE NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $1)
+            ON CONFLICT (run_id) DO UPDATE SET rev = 0
+        """
+        await self.execute(
+            ("DELETE FROM {s}runs WHERE run_id = $1 AND finished_at <= $2", (run_id, finished_by)),
+            (stone, tuple(run)),
+            (f"DELETE FROM {{s}}journal WHERE thread = $1 AND {unowned}", (thread, run_id)),
+            (f"DELETE FROM {{s}}checkpoints WHERE thread = $1 AND {unowned}", (thread, run_id)),
         )
+
+    async def handoffs(self, limit: int = PAGE, *, of: str | None = None) -> list[Row]:
+        """Open handoffs, all or those of one run: (target, source, kind, revision of the source's entry)."""
+        sql = f"""
+            SELECT target_run_id, source_run_id, kind, rev FROM {{s}}handoffs
+            {"" if of is None else "WHERE target_run_id = $2 OR source_run_id = $2"}
+            ORDER BY target_run_id, source_run_id, kind LIMIT $1
+        """
+        return await self.fetch(sql, limit, *([] if of is None else [of]))
 
     async def drop_handoff(self, target_run_id: str, source_run_id: str, kind: str) -> None:
         sql = "DELETE FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
@@ -431,6 +482,18 @@ class Store(Generic[S]):
             SELECT queue FROM q WHERE queue IS NOT NULL
         """
         return tuple(row[0] for row in await self.fetch(sql))
+
+    def _puts(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, tuple[Any, ...]]]:
+        """The statements that insert these rows, each after those it refers to."""
+        session = "INSERT INTO {s}sessions (session_id, user_id) VALUES ($1, $2) ON CONFLICT (session_id) DO NOTHING"
+        puts: list[tuple[str, tuple[Any, ...]]] = [(self._sql(session), (row[1], row[2])) for row in tables[RUNS.name]]
+        for name in (RUNS.name, *(name for name in tables if name != RUNS.name)):
+            columns = _columns(name)
+            marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+            known = "ON CONFLICT (name) DO NOTHING" if name == SHARED_STORAGE.name else ""
+            sql = self._sql(f"INSERT INTO {{s}}{name} ({', '.join(columns)}) VALUES ({marks}) {known}")
+            puts += [(sql, tuple(row)) for row in tables[name]]
+        return puts
 
     async def _entries(self, sql: str, *params: Any) -> list[Entry]:
         return [_entry(row) for row in await self.fetch(sql, *params)]

@@ -114,7 +114,7 @@ WORK = Table(
 )
 TICKS = Table(
     name="ticks",
-    key=("tick_id",),
+    key=("run_id", "tick_id"),
     columns={
         "tick_id": "text",
         "run_id": "text",
@@ -240,6 +240,7 @@ LANE_TICKETS = Table(
         "session_id": "text",
         "lane": "text",
         "at": "bigint",
+        "rev": "int",
         "held": "int",
     },
     moments=frozenset({"at"}),

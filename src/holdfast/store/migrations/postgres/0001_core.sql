@@ -46,7 +46,7 @@ CREATE TABLE {s}runs (
     boundary_kind       text,
     boundary_rev        integer,
     boundary_expires_at bigint,
-    FOREIGN KEY (session_id, user_id) REFERENCES {s}sessions (session_id, user_id) ON DELETE CASCADE
+    FOREIGN KEY (session_id, user_id) REFERENCES {s}sessions (session_id, user_id)
 ) WITH (
     fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0
@@ -56,6 +56,8 @@ CREATE INDEX runs_by_session ON {s}runs (session_id, created_at, run_id);
 CREATE INDEX runs_by_clog ON {s}runs (clog_id, created_at, run_id);
 CREATE INDEX runs_by_user ON {s}runs (user_id, created_at, run_id);
 CREATE INDEX runs_by_age ON {s}runs (created_at, run_id);
+-- What is over, for those who clear up: a run enters it once.
+CREATE INDEX runs_by_end ON {s}runs (finished_at, run_id) WHERE finished_at IS NOT NULL;
 -- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
 -- same, and the plan that was made then is kept.
 ALTER TABLE {s}runs ADD PRIMARY KEY (run_id);
@@ -114,7 +116,7 @@ CREATE TABLE {s}threads (
 );
 
 CREATE TABLE {s}ticks (
-    tick_id       text COLLATE "C",
+    tick_id       text COLLATE "C" NOT NULL,
     run_id        text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
     key           text COLLATE "C" NOT NULL,
     claimed_rev   integer NOT NULL,
@@ -125,7 +127,7 @@ CREATE TABLE {s}ticks (
     spent         text NOT NULL DEFAULT ''
 );
 CREATE INDEX ticks_by_run ON {s}ticks (run_id, claimed_rev);
-ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id);
+ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id, run_id);
 
 CREATE TABLE {s}signals (
     run_id    text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
@@ -224,9 +226,10 @@ CREATE TABLE {s}lane_tickets (
     session_id text COLLATE "C" NOT NULL,
     lane       text COLLATE "C" NOT NULL,
     at         bigint NOT NULL,
+    rev        integer NOT NULL,
     held       integer NOT NULL
 );
-CREATE INDEX lane_tickets_in_order ON {s}lane_tickets (session_id, lane, held DESC, at, run_id);
+CREATE INDEX lane_tickets_in_order ON {s}lane_tickets (session_id, lane, held DESC, at);
 CREATE UNIQUE INDEX lane_tickets_held ON {s}lane_tickets (session_id, lane) WHERE held = 1;
 ALTER TABLE {s}lane_tickets ADD PRIMARY KEY (run_id);
 
@@ -254,6 +257,8 @@ CREATE TABLE {s}tombstones (
     rev        integer NOT NULL,
     at         bigint NOT NULL
 );
+-- Those whose entries are still kept.
+CREATE INDEX tombstones_by_time ON {s}tombstones (at, run_id) WHERE rev > 0;
 
 CREATE TABLE {s}checkpoints (
     thread text COLLATE "C" PRIMARY KEY,

@@ -42,13 +42,15 @@ CREATE TABLE runs (
     boundary_kind       text,
     boundary_rev        integer,
     boundary_expires_at integer,
-    FOREIGN KEY (session_id, user_id) REFERENCES sessions (session_id, user_id) ON DELETE CASCADE
+    FOREIGN KEY (session_id, user_id) REFERENCES sessions (session_id, user_id)
 ) STRICT;
 -- Newest first, for lists. None on a column that changes: updates would touch every index.
 CREATE INDEX runs_by_session ON runs (session_id, created_at, run_id);
 CREATE INDEX runs_by_clog ON runs (clog_id, created_at, run_id);
 CREATE INDEX runs_by_user ON runs (user_id, created_at, run_id);
 CREATE INDEX runs_by_age ON runs (created_at, run_id);
+-- What is over, for those who clear up: a run enters it once.
+CREATE INDEX runs_by_end ON runs (finished_at, run_id) WHERE finished_at IS NOT NULL;
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
 -- waits for its lane behind everything.
@@ -99,7 +101,7 @@ CREATE TABLE threads (
 ) STRICT;
 
 CREATE TABLE ticks (
-    tick_id       text PRIMARY KEY,
+    tick_id       text NOT NULL,
     run_id        text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
     key           text NOT NULL,
     claimed_rev   integer NOT NULL,
@@ -107,7 +109,8 @@ CREATE TABLE ticks (
     outcome       text,
     result_digest text,
     settled_rev   integer,
-    spent         text NOT NULL DEFAULT ''
+    spent         text NOT NULL DEFAULT '',
+    PRIMARY KEY (tick_id, run_id)
 ) STRICT;
 CREATE INDEX ticks_by_run ON ticks (run_id, claimed_rev);
 
@@ -207,9 +210,10 @@ CREATE TABLE lane_tickets (
     session_id text NOT NULL,
     lane       text NOT NULL,
     at         integer NOT NULL,
+    rev        integer NOT NULL,
     held       integer NOT NULL
 ) STRICT;
-CREATE INDEX lane_tickets_in_order ON lane_tickets (session_id, lane, held DESC, at, run_id);
+CREATE INDEX lane_tickets_in_order ON lane_tickets (session_id, lane, held DESC, at);
 CREATE UNIQUE INDEX lane_tickets_held ON lane_tickets (session_id, lane) WHERE held = 1;
 
 -- What must reach the outside. It outlives the run that asked for it.
@@ -235,6 +239,8 @@ CREATE TABLE tombstones (
     rev        integer NOT NULL,
     at         integer NOT NULL
 ) STRICT;
+-- Those whose entries are still kept.
+CREATE INDEX tombstones_by_time ON tombstones (at, run_id) WHERE rev > 0;
 
 CREATE TABLE checkpoints (
     thread text PRIMARY KEY,
