@@ -9,13 +9,19 @@ from holdfast.identity import check_id
 from holdfast.invariants import (
     Problem,
     RunSnapshot,
+    SharedWrite,
     catalog_is_complete,
     check_run,
     check_thread,
     handoffs_are_open,
     journal_is_sound,
+    lanes_have_one_head,
+    last_writes,
     rows_disagree,
+    shared_rows_are_written,
+    shared_writes,
     snapshot,
+    written_rows_are_there,
 )
 from holdfast.journal import Journal
 from holdfast.journal.rows import all_rows
@@ -27,6 +33,12 @@ from holdfast.store.types import Rejected
 
 PAGE = 500
 REBUILDS_MAX = 10
+_HEADS = "SELECT run_id, session_id, lane FROM {s}lane_tickets WHERE held = 1 ORDER BY run_id"
+_DROP_SHARED = "DELETE FROM {s}shared_storage WHERE name = $1 AND run_id = $2 AND rev = $3 AND value = $4"
+_PUT_SHARED = """
+    INSERT INTO {s}shared_storage (name, session_id, run_id, rev, value) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (name) DO NOTHING
+"""
 
 
 class FsckReport(msgspec.Struct, frozen=True):
@@ -37,34 +49,62 @@ class FsckReport(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
-async def fsck(journal: Journal, run_id: str | None = None) -> FsckReport:
-    """Refold and compare: one run, or everything."""
-    problems: list[Problem] = []
-    rows: list[Row] = []
-    states: dict[str, RunState] = {}
-    listed: list[tuple[str, Fact, int]] = []
-    # Before the runs: their entries only become more, so a handoff seen now has its cause in every later picture.
-    open_handoffs = await journal.store.handoffs() if run_id is None else []
-    run_ids = await _chosen(journal, run_id)
-    for each in run_ids:
-        seen = await _look(journal, each)
-        problems += check_run(seen)
-        rows += seen.stored.tables["runs"]
-        if seen.whole is not None:
-            states[each] = seen.whole
-        if seen.whole is not None and not seen.whole.deleted:
-            listed += [
-                (each, fact, after.at)
+class _Survey:
+    """What a walk over runs has seen. Facts and rows of a run are of one snapshot: work that goes on is no problem."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.rows: list[Row] = []
+        self.states: dict[str, RunState] = {}
+        self.listed: list[tuple[str, Fact, int]] = []
+        self.writes: list[SharedWrite] = []
+
+    def add(self, seen: RunSnapshot) -> None:
+        self.problems += check_run(seen)
+        self.rows += seen.stored.tables["runs"]
+        if seen.whole is None:
+            return
+        self.states[seen.run_id] = seen.whole
+        self.writes += shared_writes(seen)
+        if not seen.whole.deleted:
+            self.listed += [
+                (seen.run_id, fact, after.at)
                 for before, fact, after in seen.steps()
                 if fact.kind == "run_created" or (after.terminal and not before.terminal)
             ]
-    if run_id is None:
-        # Each run's facts and row are of one snapshot, so work that goes on meanwhile is no problem.
-        complete = [row for row in rows if row[0] in states]
-        problems += catalog_is_complete(catalog.fold(listed), complete)
-        problems += handoffs_are_open(open_handoffs, states)
-        problems += await _check_free_threads(journal)
-    return FsckReport(not problems, len(run_ids), tuple(problems))
+
+
+async def fsck(journal: Journal, run_id: str | None = None, *, user_id: str | None = None) -> FsckReport:
+    """Refold and compare: one run, every run of one user, or everything."""
+    # Before the runs: their entries only become more, so what these rows speak of is in every later picture.
+    open_handoffs = await journal.store.handoffs()
+    shared = await _shared_rows(journal)
+    run_ids = await _chosen(journal, run_id, user_id)
+    survey = _Survey()
+    for each in run_ids:
+        survey.add(await _look(journal, each))
+    if run_id is None and user_id is None:
+        complete = [row for row in survey.rows if row[0] in survey.states]
+        survey.problems += catalog_is_complete(catalog.fold(survey.listed), complete)
+        survey.problems += handoffs_are_open(open_handoffs, survey.states)
+        survey.problems += shared_rows_are_written(shared, survey.writes, survey.states)
+        survey.problems += await _missing_shared_rows(journal, survey)
+        survey.problems += lanes_have_one_head(await journal.store.fetch(_HEADS))
+        survey.problems += await _check_free_threads(journal)
+    return FsckReport(not survey.problems, len(run_ids), tuple(survey.problems))
+
+
+async def _missing_shared_rows(journal: Journal, survey: _Survey) -> list[Problem]:
+    last = last_writes(survey.writes)
+    problems = list(written_rows_are_there((row[0] for row in await _shared_rows(journal)), last))
+    seen = max((write.position for write in survey.writes), default=0)
+    newer = "SELECT 1 FROM {s}journal WHERE kind = 'storage_written' AND position > $1 LIMIT 1"
+    # Written since we looked: what we miss may have been cleared by that.
+    return [] if problems and await journal.store.fetch(newer, seen) else problems
+
+
+async def _shared_rows(journal: Journal) -> list[Row]:
+    return await journal.store.fetch("SELECT name, session_id, run_id, rev, value FROM {s}shared_storage ORDER BY name")
 
 
 async def _check_free_threads(journal: Journal) -> list[Problem]:
@@ -74,19 +114,20 @@ async def _check_free_threads(journal: Journal) -> list[Problem]:
     return problems
 
 
-async def rebuild(journal: Journal, run_id: str | None = None) -> FsckReport:
+async def rebuild(journal: Journal, run_id: str | None = None, *, user_id: str | None = None) -> FsckReport:
     """Put the rows right that disagree with the journal, then check.
 
     What is healthy is not touched. A run or thread whose journal is damaged, or may have lost its last entries, is
     left as it is: rows made from the rest would hide the loss.
     """
     # A row that stands under another run's name blocks its owner until that other run has been put right.
-    blocked = [each for each in await _chosen(journal, run_id) if not await _rebuild_run(journal, each)]
+    blocked = [each for each in await _chosen(journal, run_id, user_id) if not await _rebuild_run(journal, each)]
     for each in blocked:
         await _rebuild_run(journal, each)
-    if run_id is None:
+    if run_id is None and user_id is None:
         await _rebuild_heads(journal)
-    return await fsck(journal, run_id)
+        await _rebuild_shared(journal)
+    return await fsck(journal, run_id, user_id=user_id)
 
 
 async def _rebuild_run(journal: Journal, run_id: str) -> bool:
@@ -110,20 +151,38 @@ async def _rebuild_heads(journal: Journal) -> None:
             await journal.store.replace_head(thread, entries[-1].rev, entries[-1].at)
 
 
+async def _rebuild_shared(journal: Journal) -> None:
+    """Put back what runs share: rows that were lost, and those that say something else than their entry."""
+    stored = await _shared_rows(journal)
+    survey = _Survey()
+    for each in await _all_runs(journal, None):
+        survey.add(await _look(journal, each))
+    last = last_writes(survey.writes)
+    for row in stored:
+        if any(shared_rows_are_written([row], survey.writes, survey.states)):
+            await journal.store.execute((_DROP_SHARED, row[:1] + row[2:]))
+    for write in last.values():
+        if write.row is not None and write.kept:
+            await journal.store.execute((_PUT_SHARED, write.row))
+
+
 async def _look(journal: Journal, run_id: str) -> RunSnapshot:
     return snapshot(run_id, await journal.store.run_rows(run_id))
 
 
-async def _chosen(journal: Journal, run_id: str | None) -> list[str]:
+async def _chosen(journal: Journal, run_id: str | None, user_id: str | None) -> list[str]:
     if run_id is None:
-        return await _all_runs(journal)
+        return await _all_runs(journal, user_id)
     seen = await _look(journal, check_id(run_id, "run_id"))
     if not seen.entries and not any(seen.stored.tables.values()):
         raise NotFound(f"there is no run {run_id}")
     return [run_id]
 
 
-async def _all_runs(journal: Journal) -> list[str]:
+async def _all_runs(journal: Journal, user_id: str | None) -> list[str]:
+    if user_id is not None:
+        sql = "SELECT run_id FROM {s}runs WHERE user_id = $1 ORDER BY run_id"
+        return [row[0] for row in await journal.store.fetch(sql, user_id)]
     found: list[str] = []
     while page := await journal.store.run_ids(found[-1] if found else "", PAGE):
         found += page

@@ -16,16 +16,30 @@ from holdfast.invariants.runs import (
     rows_disagree,
     snapshot,
 )
+from holdfast.invariants.shared import (
+    SharedWrite,
+    lanes_have_one_head,
+    last_writes,
+    shared_rows_are_written,
+    shared_writes,
+    written_rows_are_there,
+)
 from holdfast.invariants.threads import check_thread
 
 __all__ = [
     "Problem",
     "RunSnapshot",
+    "SharedWrite",
     "catalog_is_complete",
     "check_run",
     "check_thread",
     "handoffs_are_open",
     "journal_is_sound",
+    "lanes_have_one_head",
+    "last_writes",
     "rows_disagree",
+    "shared_rows_are_written",
+    "shared_writes",
     "snapshot",
+    "written_rows_are_there",
 ]

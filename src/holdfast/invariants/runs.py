@@ -19,6 +19,8 @@ from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
 from holdfast.store import INDEXES, RUNS, Entry, Row, RunRows
 
+TOMBSTONES = INDEXES["tombstones"]
+
 REST = ("idle", "done", "failed", "cancelled")
 MOVING = ("pending", "active", "waiting")
 
@@ -57,6 +59,13 @@ class RunSnapshot(msgspec.Struct):
         found = self.stored.tables["runs"]
         return found[0][RUNS.names.index(name)] if found else None
 
+    @property
+    def recorded_head(self) -> int | None:
+        """The last revision as the run's row, or its tombstone, knows it; None where neither says."""
+        rev = self.column("rev")
+        stones = [row[TOMBSTONES.names.index("rev")] for row in self.stored.tables["tombstones"]]
+        return rev if isinstance(rev, int) else next((rev for rev in stones if rev > 0), None)
+
 
 def snapshot(run_id: str, stored: RunRows) -> RunSnapshot:
     """Fold the entries once; every law then looks at the same picture."""
@@ -79,17 +88,18 @@ def entries_decode(run: RunSnapshot) -> Iterator[Problem]:
 
 
 def head_is_the_row(run: RunSnapshot) -> Iterator[Problem]:
-    """J11: the revision in the run's row is the head of its thread."""
-    rev = run.column("rev")
-    if isinstance(rev, int):
-        yield from head_is_the_last(run.entries, run.thread, rev)
-    elif run.entries and not (run.whole and run.whole.deleted):
-        yield Problem("P7", run.thread, "the run has entries but no row")
+    """J11: the revision in the run's row, or in its tombstone, is the head of its thread."""
+    head = run.recorded_head
+    if head is not None:
+        yield from head_is_the_last(run.entries, run.thread, head)
+    elif run.entries:
+        what = "tombstone" if run.whole and run.whole.deleted else "row"
+        yield Problem("P7", run.thread, f"the run has entries but no {what}")
 
 
 def rows_are_the_fold(run: RunSnapshot) -> Iterator[Problem]:
     """P1, P7: refolding the entries gives exactly the rows, field by field."""
-    if run.whole is None or not (run.stored.tables["runs"] or run.whole.deleted):
+    if run.whole is None or run.recorded_head is None:
         return
     for name, wanted in rows.all_rows(run.whole).items():
         yield from _compare(run.thread, name, wanted, run.stored.tables[name])
@@ -168,6 +178,18 @@ def work_is_claimable_or_owned(run: RunSnapshot) -> Iterator[Problem]:
         yield Problem("D9", run.thread, f"the run is {status} but {items} of its items are still open")
 
 
+def lanes_are_kept(run: RunSnapshot) -> Iterator[Problem]:
+    """R14: in a lane, a run with something to do stands in line, and its work is due only while it is the head."""
+    for _, fact, after in run.steps():
+        if after.lane is None:
+            continue
+        if after.work and after.ticket is None:
+            yield Problem("R14", run.thread, f"entry {after.rev} ({fact.kind}) leaves work that stands in no line")
+        held = after.ticket is not None and after.ticket.held
+        if any(work.blocked == held for work in after.work.values()):
+            yield Problem("R14", run.thread, f"entry {after.rev} ({fact.kind}) leaves work that is due out of turn")
+
+
 RUN_LAWS: tuple[Callable[[RunSnapshot], Iterator[Problem]], ...] = (
     entries_decode,
     head_is_the_row,
@@ -180,6 +202,7 @@ RUN_LAWS: tuple[Callable[[RunSnapshot], Iterator[Problem]], ...] = (
     tokens_serve_one_claim,
     signals_are_consumed_in_order,
     work_is_claimable_or_owned,
+    lanes_are_kept,
 )
 
 
@@ -196,9 +219,8 @@ def rows_disagree(run: RunSnapshot) -> bool:
 
 def journal_is_sound(run: RunSnapshot) -> bool:
     """May rows be made from these entries? Not if one was changed, is out of place or is missing, the last included."""
-    rev = run.column("rev")
     last = run.entries[-1].rev if run.entries else 0
-    if run.whole is None or not run.whole.exists or (isinstance(rev, int) and rev > last):
+    if run.whole is None or not run.whole.exists or (run.recorded_head or 0) > last:
         return False
     return not any(problem for law in THREAD_LAWS for problem in law(run.entries, run.thread))
 
