@@ -12,8 +12,11 @@ from msgspec.structs import replace
 from holdfast import Claim, Holdfast, JournalEntry, RunInfo, Wait
 from holdfast.identity import hash_token
 from holdfast.protocol import commands
+from holdfast.protocol.outcomes import Outcome
+from holdfast.protocol.storage import ClogWrites, StagedWrite, shared_name
 from holdfast.store import Beat, ClaimRequest, RunRows
 
+CLEARED = object()
 LEASE_US = 30_000_000
 LEASE_S = 30.0
 INSTANT = 1e-6
@@ -146,6 +149,49 @@ def start_child(claim: Claim, child_run_id: str = "child", child_key: str = "k",
     """The order to start a child, by the holder of its parent's claim."""
     told = {"clog_id": "helper", "start": {"session_id": "s1", "has_input": True, "input": "go"}, **options}
     return commands.StartChild(**fence(claim), child_run_id=child_run_id, child_key=child_key, **told)
+
+
+async def settle_storing(hf: Holdfast, claim: Claim, outcome: Outcome, **values: Any) -> None:
+    """End a tick with an outcome and rows of storage: `run`, `session` and `global` by scope, others of tick scope.
+
+    `CLEARED` clears a row. Rows are written as if their writer had just read them.
+    """
+    run = await look(hf, claim.run_id)
+    writes = tuple([await _staged(hf, run, name, value) for name, value in values.items()])
+    staged = commands.Staged(storage=(ClogWrites(clog_id=run.clog_id, writes=writes),))
+    executed = await hf.journal.execute(run.run_id, commands.Settle(**fence(claim), outcome=outcome, staged=staged))
+    assert executed.decision.refusal is None
+
+
+async def _staged(hf: Holdfast, run: RunInfo, scope: str, value: Any) -> StagedWrite:
+    told: dict[str, Any] = {"cleared": True} if value is CLEARED else {"value": value}
+    if scope in ("session", "global"):
+        name = shared_name(scope, run.clog_id, user_id="local", session_id=run.session_id)
+        sql = "SELECT run_id, rev FROM {s}shared_storage WHERE name = $1"
+        versions = [f"{writer}:{rev}" for writer, rev in await hf.journal.store.fetch(sql, name)]
+        return StagedWrite(scope=scope, name=name, seen="".join(versions), **told)
+    if scope == "run":
+        sql = "SELECT rev FROM {s}run_storage WHERE run_id = $1 AND clog_id = $2 AND tick_id = ''"
+        versions = [str(rev) for (rev,) in await hf.journal.store.fetch(sql, run.run_id, run.clog_id)]
+        return StagedWrite(scope=scope, seen="".join(versions), **told)
+    return StagedWrite(scope="tick", row_id=scope, **told)
+
+
+async def stored(hf: Holdfast, run_id: str) -> dict[tuple[str, str], str]:
+    """The run's own storage: JSON texts by (tick, row); run scope has neither."""
+    sql = "SELECT tick_id, row_id, value FROM {s}run_storage WHERE run_id = $1"
+    return {(tick_id, row_id): value for tick_id, row_id, value in await hf.journal.store.fetch(sql, run_id)}
+
+
+async def shared(hf: Holdfast) -> dict[str, str]:
+    """What runs share: JSON texts by name."""
+    return dict(await hf.journal.store.fetch("SELECT name, value FROM {s}shared_storage"))
+
+
+async def count(hf: Holdfast, table: str, where: str = "", *params: Any) -> int:
+    """How many rows a table has."""
+    ((number,),) = await hf.journal.store.fetch(f"SELECT count(*) FROM {{s}}{table} {where}", *params)
+    return int(number)
 
 
 def beat_of(run_id: str, claim_id: str) -> Beat:

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.fsck import FsckReport, fsck, rebuild
-from holdfast.runtime.questions import Questions
+from holdfast.protocol import commands
+from holdfast.runtime.copies import Copies
+from holdfast.runtime.records import RunInfo
+
+_UNSCHEDULED = """
+    SELECT key, planned_rev FROM {s}runnables
+    WHERE run_id = $1 AND scheduled_rev IS NULL AND status = 'planned'
+    ORDER BY planned_rev
+"""
 
 
-class Upkeep(Questions):
-    """Prove, repair."""
+class Upkeep(Copies):
+    """Prove, repair, recover."""
 
     async def fsck(self, run_id: str | None = None) -> FsckReport:
         """Refold the journal and prove that the rows agree. Changes nothing."""
-        return await fsck(self.journal, run_id)
+        await self._check_asked(run_id)
+        return await fsck(self.journal, run_id, user_id=self._user_id)
 
     async def rebuild(self, run_id: str | None = None) -> FsckReport:
         """Write the rows anew from the journal, then check. The journal is never changed."""
-        return await rebuild(self.journal, run_id)
+        await self._check_asked(run_id)
+        return await rebuild(self.journal, run_id, user_id=self._user_id)
+
+    async def recover(self, run_id: str) -> RunInfo:
+        """Do what a crash left undone: schedule what was planned, then apply what was completed, then tell others.
+
+        Where nothing was left undone nothing is written, so it may be repeated at any time.
+        """
+        await self._existing(run_id)
+        planned = await self._store.fetch(_UNSCHEDULED, run_id)
+        found = await self.journal.facts_at([(run_id, rev) for _, rev in planned])
+        inputs: dict[str, Any] = {key: getattr(found[run_id, rev], "input", None) for key, rev in planned}
+        await self.journal.execute(run_id, commands.Recover(inputs=inputs))
+        await self.journal.settle_down(run_id)
+        return await self._existing(run_id)
+
+    async def _check_asked(self, run_id: str | None) -> None:
+        """One user asks about their own runs only; whoever sees everything may also ask what is left of a lost run."""
+        if run_id is not None and self._user_id is not None:
+            await self._existing(run_id)
