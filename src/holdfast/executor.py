@@ -182,7 +182,7 @@ class Executor:
         tick.check()
         state = tick.state
         given = {"session_id": state.session_id, "queue": state.queue, "user_id": state.user_id, **options}
-        fact = creation(clog_id=clog_id, **self._registry.options(clog_id), **given).fact
+        fact = creation(clog_id=clog_id, **{**self._registry.options(clog_id), **given}).fact
         child_run_id = child_id(state.run_id, "", clog_id, check_name(key, "key"))
         known = await self._runs.get_run(child_run_id)
         if known is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -47,6 +47,11 @@ class Holdfast(Upkeep):
     async def close(self) -> None:
         await self._pulse.close()
         await super().close()
+
+    def as_user(self, user_id: str) -> Self:
+        scoped = super().as_user(user_id)
+        scoped.sync = Blocking(scoped, beside=self.sync)
+        return scoped
 
     def register(self, *clogs: Clog) -> None:
         """Make clogs known here. Runs of clogs that no process knows wait until one does."""

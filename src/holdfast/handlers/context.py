@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -83,7 +84,10 @@ class Context:
 
 
 class BlockingContext:
-    """The same context for a `def` handler, which runs in a thread: what is awaited elsewhere blocks here."""
+    """The same context for a `def` handler, which runs in a thread: what is awaited elsewhere blocks here.
+
+    A `def` that only wraps an `async def` hands this to it; back on the event loop nothing blocks, all is awaited.
+    """
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
@@ -91,7 +95,7 @@ class BlockingContext:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
-        if not asyncio.iscoroutinefunction(found):
+        if not inspect.iscoroutinefunction(found) or self._is_on_its_loop():
             return found
 
         def blocking(*args: Any, **options: Any) -> Any:
@@ -101,12 +105,22 @@ class BlockingContext:
         return blocking
 
     def stream(self, type: str, text: str) -> None:
+        if self._is_on_its_loop():
+            self._context.stream(type, text)
+            return
+
         # A stream's timer belongs to the event loop, so the delta is handed over there.
         async def hand_over() -> None:
             self._context.stream(type, text)
 
         self._check()
         asyncio.run_coroutine_threadsafe(hand_over(), self._loop).result()
+
+    def _is_on_its_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     def _check(self) -> None:
         """A thread cannot be cancelled from outside, so it is at its next call."""

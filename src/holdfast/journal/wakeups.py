@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState, Work
 
 log = logging.getLogger("holdfast.notifier")
+PATIENCE_S = 5.0
 
 Notifier = Callable[[str, Sequence[str]], Awaitable[Any]]
 """Told (queue, run ids) once their work is on disk and due. `False` or an exception means: nobody was told."""
@@ -48,7 +50,8 @@ async def tell(journal: Carrier, notifier: Notifier, queue: str, due: Sequence[t
     """Call the notifier and note that it was told. Its failure is its own: the work stays due."""
     run_ids = list(dict.fromkeys(run_id for run_id, _ in due))
     try:
-        told = await notifier(queue, run_ids)
+        async with asyncio.timeout(PATIENCE_S):
+            told = await notifier(queue, run_ids)
     except Exception:
         log.exception("the notifier failed for queue %s; workers will find the work by themselves", queue)
         return
