@@ -193,9 +193,7 @@ class Executor:
         begun = evolve(RunState(run_id=child_run_id), fact, state.at)
         info = run_info(begun, pending_input=fact.input, output=None)
         return tick.start_child(
-            ChildStart(
-                child_run_id=child_run_id, clog_id=clog_id, child_key=key, start=start, repaired=fact.repaired
-            ),
+            ChildStart(child_run_id=child_run_id, clog_id=clog_id, child_key=key, start=start, repaired=fact.repaired),
             msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0),
         )
 

@@ -90,7 +90,7 @@ async def test_an_open_claim_counts_as_released(hf: Holdfast) -> None:
         await hf.complete(_held_by(claim, "r2"), Done("not mine"))
     assert (await hf.complete(own, Done(2))).output == 2
     assert (await hf.complete(claim, Done(1))).output == 1
-    assert [tick[0] for tick in await _ticks(hf, "r2")] == [claim.tick_id, own.tick_id]
+    assert await _ticks(hf, "r2") == [(own.tick_id, "done")]
 
 
 async def test_storage_comes_along_as_it_was_then(hf: Holdfast) -> None:
@@ -219,6 +219,18 @@ async def test_a_run_with_workflow_steps_is_copied_with_them(hf: Holdfast) -> No
     assert (own.run_id, own.runnable_key) == ("r2", "load")
     await hf.complete(own, Done(2))
     await hf.complete(claim, Done(1))
+
+
+async def test_a_fork_in_the_words_of_a_caller_is_judged_alike(hf: Holdfast) -> None:
+    parent = await active(hf, run_id="r1", lane="main")
+    await hf.journal.execute("r1", start_child(parent))
+    await quiet(hf)
+
+    await hf.journal.append("run:r1", [{"kind": "run_forked", "data": {"source_run_id": "r0", "at_rev": 4}}])
+
+    assert (await look(hf, "r1")).status == "pending"
+    assert await _ticks(hf, "r1") == []
+    assert await count(hf, "children") == 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from holdfast.protocol.state import RunState
 from tests.protocol.builders import BOOKKEEPING, changes, fence, new_refusals
 from tests.protocol.strategies import Lived, law, wild_lives
 
-FORKED = {"parent_run_id", "created_key", "children", "child_ids"}
+FORKED = {"parent_run_id", "created_key", "children", "child_ids", "ticks"}
 KEPT_AFTER_THE_END = BOOKKEEPING | {"mailbox", "signals", "signal_ids", "keys", "deleted"} | FORKED
 
 

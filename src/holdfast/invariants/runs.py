@@ -121,9 +121,11 @@ def duplicates_change_nothing(run: RunSnapshot) -> Iterator[Problem]:
 
 def nothing_follows_the_end(run: RunSnapshot) -> Iterator[Problem]:
     """R1, D7: a run that is over stays as it ended."""
+    ends = ("status", "finished_at", "output_rev", "attempt", "last_error", "work", "boundary", "ticks")
     for before, fact, after in run.steps():
-        ends = ("status", "finished_at", "output_rev", "attempt", "last_error", "work", "boundary", "ticks")
-        if before.terminal and any(getattr(before, name) != getattr(after, name) for name in ends):
+        # A fork lets go of its original's ticks.
+        kept = ends[:-1] if isinstance(fact, facts.RunForked) else ends
+        if before.terminal and any(getattr(before, name) != getattr(after, name) for name in kept):
             yield Problem("R1", run.thread, f"entry {after.rev} ({fact.kind}) changed a run that was over")
 
 

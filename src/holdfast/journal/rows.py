@@ -153,7 +153,8 @@ def changes(before: RunState, after: RunState) -> Changes:
         if puts:
             found.puts[name] = puts
         if drops:
-            found.drops[name] = [(after.run_id, key) for key in drops]
+            # A tick's id is its whole key.
+            found.drops[name] = [(key,) if name == "ticks" else (after.run_id, key) for key in drops]
     _change_storage(before, after, found)
     _change_ticket(before, after, found)
     keys = [_key_row(after, item) for item in after.keys.items() if item[0] not in before.keys]

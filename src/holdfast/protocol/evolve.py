@@ -469,7 +469,7 @@ def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
 
 
 def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
-    """What belongs to the original stays there: its claims, its parent, its key, its place, its unfinished children."""
+    """What is the original's stays there: its claims and ticks, parent, key, place, and unfinished children."""
     for key, work in state.work.items():
         if work.claim:
             state = _release(state, key, at)
@@ -479,7 +479,7 @@ def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
         state = replace(state, children=Map(finished), child_ids=Map(names))
     if state.ticket and (state.ticket.held or state.ticket.at != at):
         state = replace(state, ticket=None)
-    return replace(state, parent_run_id=None, created_key=None)
+    return replace(state, parent_run_id=None, created_key=None, ticks=Map())
 
 
 def _stored(state: RunState, fact: facts.StorageWritten, at: int) -> RunState:

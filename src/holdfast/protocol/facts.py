@@ -300,7 +300,8 @@ class Event(Fact, frozen=True, kw_only=True):
 class RunForked(Fact, frozen=True, kw_only=True):
     """This run begins as a copy of another's first entries. A claim that was open there is open no more.
 
-    Children that were not finished there are none of this run's; those that it needs are started after this fact.
+    Ticks are the original's. Children that were not finished there are none of this run's; those that it needs are
+    started after this fact.
     """
 
     kind: ClassVar[str] = "run_forked"

@@ -114,7 +114,7 @@ WORK = Table(
 )
 TICKS = Table(
     name="ticks",
-    key=("run_id", "tick_id"),
+    key=("tick_id",),
     columns={
         "tick_id": "text",
         "run_id": "text",

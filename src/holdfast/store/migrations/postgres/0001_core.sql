@@ -116,7 +116,7 @@ CREATE TABLE {s}threads (
 );
 
 CREATE TABLE {s}ticks (
-    tick_id       text COLLATE "C" NOT NULL,
+    tick_id       text COLLATE "C",
     run_id        text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
     key           text COLLATE "C" NOT NULL,
     claimed_rev   integer NOT NULL,
@@ -127,7 +127,7 @@ CREATE TABLE {s}ticks (
     spent         text NOT NULL DEFAULT ''
 );
 CREATE INDEX ticks_by_run ON {s}ticks (run_id, claimed_rev);
-ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id, run_id);
+ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id);
 
 CREATE TABLE {s}signals (
     run_id    text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,

@@ -101,7 +101,7 @@ CREATE TABLE threads (
 ) STRICT;
 
 CREATE TABLE ticks (
-    tick_id       text NOT NULL,
+    tick_id       text PRIMARY KEY,
     run_id        text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
     key           text NOT NULL,
     claimed_rev   integer NOT NULL,
@@ -109,8 +109,7 @@ CREATE TABLE ticks (
     outcome       text,
     result_digest text,
     settled_rev   integer,
-    spent         text NOT NULL DEFAULT '',
-    PRIMARY KEY (tick_id, run_id)
+    spent         text NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX ticks_by_run ON ticks (run_id, claimed_rev);
 
