@@ -58,7 +58,7 @@ async def cancel(
     actor: Actor = None,
 ) -> None:
     """Ask a run to stop."""
-    _show(desk, await hf.cancel(run, reason, force=force, actor=_who(actor)))
+    show_run(desk, await hf.cancel(run, reason, force=force, actor=_who(actor)))
 
 
 @on_runs()
@@ -73,7 +73,7 @@ async def approve(
     key: Key = None,
 ) -> None:
     """Say yes to what a run asks."""
-    _show(desk, await hf.approve(run, actor=_who(actor), step=step, comment=comment, key=key))
+    show_run(desk, await hf.approve(run, actor=_who(actor), step=step, comment=comment, key=key))
 
 
 @on_runs()
@@ -88,7 +88,7 @@ async def reject(
     key: Key = None,
 ) -> None:
     """Say no to what a run asks."""
-    _show(desk, await hf.reject(run, actor=_who(actor), step=step, comment=comment, key=key))
+    show_run(desk, await hf.reject(run, actor=_who(actor), step=step, comment=comment, key=key))
 
 
 @on_runs()
@@ -96,7 +96,7 @@ async def resume(
     desk: Desk, hf: Holdfast, *, run: Run, actor: Actor = None, step: Step = None, key: Key = None
 ) -> None:
     """Let a paused run go on."""
-    _show(desk, await hf.resume(run, actor=_who(actor), step=step, key=key))
+    show_run(desk, await hf.resume(run, actor=_who(actor), step=step, key=key))
 
 
 def _input(value: str | None, text: str | None) -> Any:
@@ -116,7 +116,8 @@ def _who(actor: str | None) -> str:
     return getpass.getuser() if actor is None else actor
 
 
-def _show(desk: Desk, info: RunInfo) -> None:
+def show_run(desk: Desk, info: RunInfo) -> None:
+    """The run as it is now, in one line."""
     if desk.out.json:
         desk.out.tell(info)
     else:
