@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from holdfast import ambient
+from holdfast.errors import HoldfastError
 from holdfast.executor import Executor, TickResult
 from holdfast.identity import check_id, new_id
 from holdfast.protocol.values import whole_number
@@ -25,6 +26,7 @@ EXPECT_MAX_S = 60.0
 SWEEP_S = 5.0
 GIVE_UP_S = 5.0
 CLAIM_MAX = 100
+SUSPECT_AT = 3
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -62,6 +64,8 @@ class RunWorker:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = False
+        self._suspect: str | None = None
+        self._aside: list[str] = []
         self.ticks = 0
 
     async def run(self) -> None:
@@ -102,11 +106,13 @@ class RunWorker:
             if free and len(taken) == limit:
                 continue
             # Full: the next free slot wakes us. Idle: a hint, a timer of our own, or the next look.
-            await self._pause(None if not free else idle_s)
+            await self._pause(None if not free else idle_s - ambient.jitter(idle_s / 5))
             idle_s = min(idle_s * 2, IDLE_MAX_S)
 
     async def _take(self, limit: int) -> list[Taken]:
         since = ambient.monotonic()
+        if self._aside and self._suspect is None:
+            self._aside.pop(0)
         try:
             taken = await self._runs.take(
                 self.queues,
@@ -114,18 +120,40 @@ class RunWorker:
                 owner=self.owner_id,
                 lease_ms=self._lease_ms,
                 limit=limit,
+                passed=self._aside,
             )
         except Exception as error:
-            log.warning("cannot claim work, trying again: %s", error)
+            _complain("cannot claim work", error)
             return []
-        if self._stopping.is_set():
-            await self._give_back(taken)
-            return []
-        for item in taken:
+        begin, give_back = self._chosen(taken)
+        # First: one that we begin on may take this process with it.
+        await asyncio.gather(*(self._runs.release(item.claim) for item in give_back), return_exceptions=True)
+        for item in begin:
             task = asyncio.create_task(self._run_one(item, since))
             self._running.add(task)
             task.add_done_callback(self._ended)
         return taken
+
+    def _chosen(self, taken: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
+        """What to begin on and what to give back. Once we are told to stop that is everything.
+
+        One that was lost with its worker again and again may be what ends them, or may only have been beside it. Those
+        are tried one at a time, so that the one that does it soon meets its limit alone.
+        """
+        if self._stopping.is_set():
+            return [], list(taken)
+        begin: list[Taken] = []
+        give_back: list[Taken] = []
+        for item in taken:
+            if not _is_suspect(item):
+                begin.append(item)
+            elif self._suspect is None:
+                self._suspect = item.claim.claim_id
+                begin.append(item)
+            else:
+                self._aside.append(item.claim.run_id)
+                give_back.append(item)
+        return begin, give_back
 
     async def _run_one(self, taken: Taken, since: float) -> None:
         """One tick; whatever happens to it is no reason for the others to stop."""
@@ -137,16 +165,14 @@ class RunWorker:
             # Its lease ends and it is tried again, here or elsewhere, until its limit.
             log.exception("tick %s of run %s was lost", taken.claim.tick_id, taken.claim.run_id)
             return
+        finally:
+            if self._suspect == taken.claim.claim_id:
+                self._suspect = None
         if result is None:
             log.warning("tick %s of run %s lost its lease", taken.claim.tick_id, taken.claim.run_id)
             return
         self.ticks += 1
         self._expect(result)
-
-    async def _give_back(self, taken: Sequence[Taken]) -> None:
-        """Claims that came after we were told to stop: nobody has begun on them."""
-        releases = (self._runs.release(item.claim) for item in taken)
-        await asyncio.gather(*releases, return_exceptions=True)
 
     def _expect(self, result: TickResult) -> None:
         """A run of ours that is due soon is not left to the next look."""
@@ -174,7 +200,7 @@ class RunWorker:
                 if await self._runs.journal.sweep():
                     self._wake.set()
             except Exception as error:
-                log.warning("cannot sweep, trying again: %s", error)
+                _complain("cannot sweep", error)
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
         """Let ticks end, then give back the claims of those that did not: claimable at once, nothing counted."""
@@ -204,6 +230,16 @@ class RunWorker:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler)
+
+
+def _complain(what: str, error: Exception) -> None:
+    """A database that is away is said in a line; anything else is somebody's mistake, and shown whole."""
+    log.warning("%s, trying again: %s", what, error, exc_info=not isinstance(error, HoldfastError))
+
+
+def _is_suspect(taken: Taken) -> bool:
+    work = taken.state.work[taken.claim.runnable_key]
+    return work.deliveries >= max(2, min(SUSPECT_AT, taken.state.max_deliveries))
 
 
 class _Listener(Protocol):

@@ -48,10 +48,16 @@ class Nursery:
 
     def wait(self, pid: int, within_s: float = 60.0) -> int:
         """How it ended: its exit code, or the negative number of the signal that ended it."""
-        code = self._ask("wait", pid, within_s)
+        code = self.ended(pid, within_s)
         assert code is not None, f"process {pid} did not end within {within_s:.0f} s"
-        self.children.remove(pid)
-        return int(code)
+        return code
+
+    def ended(self, pid: int, within_s: float = 0.0) -> int | None:
+        """The same, or None if it lives on."""
+        code: int | None = self._ask("wait", pid, within_s)
+        if code is not None:
+            self.children.remove(pid)
+        return code
 
     def kill(self, pid: int) -> None:
         self.send(pid, 9)

@@ -128,6 +128,22 @@ def sleepy(diary: Diary) -> Clog:
     return clog
 
 
+def stubborn(diary: Diary) -> Clog:
+    """Will not be stopped."""
+    clog = Clog("stubborn")
+
+    @clog.on_advance
+    async def advance(given: Any, ctx: Any) -> None:
+        diary.note("began", ctx.run_id, 0, ctx.tick_id)
+        while True:
+            try:
+                await asyncio.sleep(3_600)
+            except asyncio.CancelledError:
+                continue
+
+    return clog
+
+
 def mailbox(diary: Diary) -> Clog:
     """Keeps every signal in the order in which it came."""
     clog = Clog("mailbox")
@@ -142,7 +158,7 @@ def mailbox(diary: Diary) -> Clog:
     return clog
 
 
-CLOGS = (chores, fragile, deadly, sleepy, mailbox)
+CLOGS = (chores, fragile, deadly, sleepy, stubborn, mailbox)
 
 
 def ignore_the_clock(diary: Diary) -> None:
@@ -211,12 +227,13 @@ class Mother:
 
     def wait(self, pid: int, within_s: float) -> int | None:
         deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
+        while True:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 return os.waitstatus_to_exitcode(status)
+            if time.monotonic() >= deadline:
+                return None
             time.sleep(0.005)
-        return None
 
     def _live(self, role: str, given: dict[str, Any]) -> None:
         """A child's whole life. The mother's pipes are not its own: her test must see her end."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, RunInfo
 from tests.worker.judgement import anomalies, diary, kept, writes_of_the_dead
 from tests.worker.nursery import Nursery
 from tests.worker.places import LEASE_MS, Place, bodies, ended, stored, until
@@ -62,6 +62,18 @@ class TestTerminated:
 
         nursery.send(worker, signal.SIGTERM)
         await asyncio.sleep(0.5)
+        nursery.send(worker, signal.SIGTERM)
+
+        assert await asyncio.to_thread(nursery.wait, worker, 15) == 0
+        await self._is_claimable(hf, run.run_id)
+
+    async def test_a_handler_that_will_not_stop_does_not_keep_its_process(
+        self, hf: Holdfast, place: Place, nursery: Nursery
+    ) -> None:
+        run = await hf.create_run(session_id="s", clog_id="stubborn", input=1)
+        worker = start(nursery, place, drain_s=0.5)
+        await until(lambda: begun(place))
+
         nursery.send(worker, signal.SIGTERM)
 
         assert await asyncio.to_thread(nursery.wait, worker, 15) == 0
@@ -122,6 +134,38 @@ class TestKilled:
         assert failed.error_kind == "worker_lost"
         assert [line.number for line in diary(place) if line.run_id == run.run_id] == ["1", "2", "3"]
         assert (await hf.fsck()).problems == ()
+
+
+@pytest.mark.clause("H-O12", "W-23")
+@pytest.mark.parametrize("max_deliveries", [5, 2])
+async def test_a_run_that_kills_its_worker_takes_none_of_those_beside_it_along(
+    hf: Holdfast, place: Place, nursery: Nursery, max_deliveries: int
+) -> None:
+    """All are claimed by one call and lost together, so their leases end together, and they meet again."""
+    limit = {"session_id": "s", "max_deliveries": max_deliveries}
+    beside = [{"clog_id": "sleepy", "input": 0.2, **limit} for _ in range(12)]
+    made = await hf.create_runs([*beside[:6], {"clog_id": "deadly", "input": 1, **limit}, *beside[6:]])
+    poison = made[6].run_id
+    others = [run.run_id for run in made if run.run_id != poison]
+
+    deaths = 0
+    worker = start(nursery, place, concurrency=32)
+    deadline = time.monotonic() + 90
+    while any(run.status not in ("done", "failed") for run in await look(hf, [poison, *others])):
+        assert time.monotonic() < deadline, "the runs did not end"
+        if nursery.ended(worker) is not None:
+            deaths += 1
+            worker = start(nursery, place, concurrency=32)
+        await asyncio.sleep(0.1)
+
+    assert [run.status for run in await look(hf, [poison])] == ["failed"]
+    assert [run.status for run in await look(hf, others)] == ["done"] * len(others)
+    assert deaths == max_deliveries
+    assert (await hf.fsck()).problems == ()
+
+
+async def look(hf: Holdfast, run_ids: list[str]) -> list[RunInfo]:
+    return [run for run_id in run_ids if (run := await hf.get_run(run_id))]
 
 
 async def freeze(hf: Holdfast, nursery: Nursery, pid: int) -> None:

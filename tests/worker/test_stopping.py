@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import Any
 
@@ -102,6 +103,26 @@ class TestCancel:
 
 async def said(holdfast: Holdfast, run_id: str) -> bool:
     return "event" in await kinds(holdfast, run_id)
+
+
+class TestSignals:
+    async def test_signals_that_someone_else_waits_for_are_left_alone(self, hf: Holdfast) -> None:
+        def theirs(*_: Any) -> None: ...
+
+        before = signal.signal(signal.SIGTERM, theirs)
+        try:
+            async with working(hf):
+                await asyncio.sleep(0.1)
+                assert signal.getsignal(signal.SIGTERM) is theirs
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    async def test_afterwards_they_are_as_they_were(self, hf: Holdfast) -> None:
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        async with working(hf):
+            await asyncio.sleep(0.1)
+            assert signal.getsignal(signal.SIGTERM) is not before[0]
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 class TestDrain:
