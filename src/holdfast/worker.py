@@ -26,7 +26,7 @@ EXPECT_MAX_S = 60.0
 SWEEP_S = 5.0
 GIVE_UP_S = 5.0
 CLAIM_MAX = 100
-SUSPECT_AT = 3
+SUSPECT_AT = 4
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -238,8 +238,9 @@ def _complain(what: str, error: Exception) -> None:
 
 
 def _is_suspect(taken: Taken) -> bool:
+    """It has one chance left after this, or none, or was lost often enough."""
     work = taken.state.work[taken.claim.runnable_key]
-    return work.deliveries >= max(2, min(SUSPECT_AT, taken.state.max_deliveries))
+    return work.deliveries >= max(2, min(SUSPECT_AT, taken.state.max_deliveries - 1))
 
 
 class _Listener(Protocol):
