@@ -31,7 +31,7 @@ def raw(victim: str, sql: str, *params: Any) -> Plant:
     """A statement about one run or thread; $1 is the run's id, or the thread."""
 
     async def plant(scene: Scene) -> None:
-        await scene.execute(sql, scene.runs.get(victim, victim), *params)
+        await scene.execute(sql, scene.run_id(victim) or victim, *params)
 
     return plant
 
@@ -185,6 +185,51 @@ ROW_DAMAGES = (
         raw("done", f"DELETE FROM {{s}}anomalies {OF_RUN}"),
     ),
     Damage(
+        "a missing storage row",
+        *("storing", "P7", "run_storage["),
+        raw("storing", f"DELETE FROM {{s}}run_storage {OF_RUN} AND tick_id = ''"),
+    ),
+    Damage(
+        "a changed storage row",
+        *("storing", "P1", """value is '7', the journal says '"a row"'"""),
+        raw("storing", f"UPDATE {{s}}run_storage SET value = '7' {OF_RUN} AND tick_id <> ''"),
+    ),
+    Damage(
+        "a missing shared row",
+        *("storing", "P9", "shared_storage['session/s/busy'] is missing"),
+        raw("storing", f"DELETE FROM {{s}}shared_storage {OF_RUN} AND session_id IS NOT NULL"),
+    ),
+    Damage(
+        "a changed shared row",
+        *("storing", "P9", "shared_storage['global/local/busy'] is not what entry 3 says"),
+        raw("storing", f"UPDATE {{s}}shared_storage SET value = '7' {OF_RUN} AND session_id IS NULL"),
+    ),
+    Damage(
+        "an invented shared row",
+        *("rested", "P9", "shared_storage['global/eve/busy'] is not in the journal"),
+        raw("rested", "INSERT INTO {s}shared_storage VALUES ('global/eve/busy', NULL, $1, 2, '1')"),
+    ),
+    Damage(
+        "a missing ticket",
+        *("queued", "P7", "lane_tickets["),
+        raw("queued", f"DELETE FROM {{s}}lane_tickets {OF_RUN}"),
+    ),
+    Damage(
+        "a head that lost its lane",
+        *("head", "P1", "held is 0, the journal says 1"),
+        raw("head", f"UPDATE {{s}}lane_tickets SET held = 0 {OF_RUN}"),
+    ),
+    Damage(
+        "work that is due out of turn",
+        *("queued", "P1", "blocked is 0, the journal says 1"),
+        raw("queued", f"UPDATE {{s}}work SET blocked = 0 {OF_RUN}"),
+    ),
+    Damage(
+        "a missing tombstone",
+        *("deleted", "P7", "the run has entries but no tombstone"),
+        raw("deleted", f"DELETE FROM {{s}}tombstones {OF_RUN}"),
+    ),
+    Damage(
         "a free head of the past",
         *(NOTES, "J11", "the head says 2, the last entry is 4"),
         raw(NOTES, "UPDATE {s}threads SET rev = 2 WHERE thread = $1"),
@@ -225,6 +270,11 @@ JOURNAL_DAMAGES = (
             "UPDATE {s}journal SET commit_id = (SELECT commit_id FROM {s}journal WHERE thread = $1 AND rev = 1)",
             4,
         ),
+    ),
+    Damage(
+        "a deletion that was forgotten",
+        *("deleted", "J11", "the head says 3, the last entry is 2"),
+        entry("deleted", LOSE, 3),
     ),
     Damage("a token used twice", "retried", "D14", "share a token", use_a_token_twice),
     Damage("a free entry lost in the middle", NOTES, "J1", "revision 2 is missing", entry(NOTES, LOSE, 2)),

@@ -9,6 +9,7 @@ import pytest
 from holdfast import Claim, Conflict, Continue, Done, Holdfast, LeaseLost, Ok, RunInfo, Wait
 from holdfast.store import INDEXES, RUNS
 from tests.conftest import FakeClock
+from tests.contract.builders import settle_storing
 
 MADE_FROM_THE_JOURNAL = ("runs", *INDEXES, "threads", "sessions")
 NOTES = "notes:1"
@@ -22,6 +23,7 @@ class Scene:
         self.hf = hf
         self.clock = clock
         self.runs: dict[str, str] = {}
+        self.deleted: dict[str, str] = {}
         self.used_token_hash = ""
 
     async def create(self, name: str, **options: Any) -> str:
@@ -60,17 +62,24 @@ class Scene:
     async def execute(self, sql: str, *params: Any) -> None:
         await self.hf.journal.store.execute((sql, params))
 
+    def run_id(self, name: str) -> str | None:
+        return self.runs.get(name) or self.deleted.get(name)
+
     def thread(self, name: str) -> str:
-        return f"run:{self.runs[name]}" if name in self.runs else name
+        run_id = self.run_id(name)
+        return name if run_id is None else f"run:{run_id}"
 
 
 async def build(hf: Holdfast, clock: FakeClock) -> Scene:
-    """Runs in all eight statuses, waiting signals, retries, questions, a child, a lost worker, keys, free threads."""
+    """Runs in all eight statuses, waiting signals, retries, questions, a child, a lost worker, keys, storage, a lane,
+    a deleted run, free threads."""
     scene = Scene(hf, clock)
     await _build_resting(scene)
     await _build_working(scene)
     await _build_ended(scene)
     await _build_family(scene)
+    await _build_storing(scene)
+    await _build_lane(scene)
     await hf.journal.append(NOTES, [{"kind": "note", "data": {"n": n}} for n in range(4)])
     await hf.journal.append(LOG, [{"kind": "line", "data": "one"}])
     await hf.journal.append(LOG, [{"kind": "line", "data": "two"}])
@@ -122,6 +131,19 @@ async def _build_steps(scene: Scene) -> None:
     planned = {"kind": "runnable_planned", "data": step}
     scheduled = {"kind": "attempt_scheduled", "data": {**step, "idempotency_key": "load#0"}}
     await scene.hf.journal.append(f"run:{run_id}", [planned, scheduled])
+
+
+async def _build_storing(scene: Scene) -> None:
+    claim = await scene.claimed("storing")
+    await settle_storing(scene.hf, claim, Ok(), run={"n": 1}, session="ours", row="a row", **{"global": [1, 2]})
+
+
+async def _build_lane(scene: Scene) -> None:
+    for name in ("head", "queued"):
+        await scene.create(name, input=name, lane="main")
+    await scene.create("deleted", input=1, lane="main")
+    scene.deleted["deleted"] = scene.runs.pop("deleted")
+    await scene.hf.delete_run(scene.deleted["deleted"])
 
 
 async def _build_ended(scene: Scene) -> None:
