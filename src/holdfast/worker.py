@@ -125,9 +125,12 @@ class RunWorker:
         except Exception as error:
             _complain("cannot claim work", error)
             return []
-        begin, give_back = self._chosen(taken)
+        begin, later = self._chosen(taken)
         # First: one that we begin on may take this process with it.
-        await asyncio.gather(*(self._runs.release(item.claim) for item in give_back), return_exceptions=True)
+        await self._give_back(later)
+        if self._stopping.is_set():
+            await self._give_back(begin)
+            return []
         for item in begin:
             task = asyncio.create_task(self._run_one(item, since))
             self._running.add(task)
@@ -135,15 +138,13 @@ class RunWorker:
         return taken
 
     def _chosen(self, taken: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
-        """What to begin on and what to give back. Once we are told to stop that is everything.
+        """What to begin on now, and what later.
 
         One that was lost with its worker again and again may be what ends them, or may only have been beside it. Those
-        are tried one at a time, so that the one that does it soon meets its limit alone.
+        are tried one at a time, so that the one that does it meets its limit alone.
         """
-        if self._stopping.is_set():
-            return [], list(taken)
         begin: list[Taken] = []
-        give_back: list[Taken] = []
+        later: list[Taken] = []
         for item in taken:
             if not _is_suspect(item):
                 begin.append(item)
@@ -152,8 +153,12 @@ class RunWorker:
                 begin.append(item)
             else:
                 self._aside.append(item.claim.run_id)
-                give_back.append(item)
-        return begin, give_back
+                later.append(item)
+        return begin, later
+
+    async def _give_back(self, taken: Sequence[Taken]) -> None:
+        """Nobody has begun on these. Where that fails, their leases end by themselves."""
+        await asyncio.gather(*(self._runs.release(item.claim) for item in taken), return_exceptions=True)
 
     async def _run_one(self, taken: Taken, since: float) -> None:
         """One tick; whatever happens to it is no reason for the others to stop."""
