@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Done, Fail, Holdfast, Ok, Retry, Wait
+from holdfast import Done, Fail, Holdfast, Ok, Retry, RetryPolicy, Wait
 from tests.conftest import FakeClock
 from tests.contract.builders import (
     INSTANT,
@@ -287,3 +287,25 @@ async def test_every_outcome_releases_the_lock(hf: Holdfast) -> None:
 
         assert (after.locked_by, after.lock_expires_at) == (None, None)
         assert await hf.claim_next() == []
+
+
+@pytest.mark.clause("S-27", "S-28", "SB-19")
+async def test_a_foreign_runner_finds_all_that_a_queue_offers(hf: Holdfast, clock: FakeClock) -> None:
+    """Queueing, delayed visibility, claim, heartbeat, completion, retry and dead letter, by the claim calls alone."""
+    good = await hf.create_run(session_id="s", clog_id="foreign", input="good", queue="q")
+    bad = await hf.create_run(
+        session_id="s", clog_id="foreign", input="bad", queue="q", retry=RetryPolicy(max_attempts=2, backoff_ms=500)
+    )
+
+    claims = {claim.run_id: claim for claim in await hf.claim_next("q", limit=5, lease_ms=1_000)}
+    clock.advance(0.9)
+    assert await hf.heartbeat(claims[good.run_id], lease_ms=5_000) == clock.now() + timedelta(seconds=5)
+    assert (await hf.fail(claims[bad.run_id], "no")).status == "pending"
+    assert (await hf.complete(claims[good.run_id], "well")).output == "well"
+    assert await hf.claim_next("q") == []
+    clock.advance(0.5)
+    (again,) = await hf.claim_next("q")
+
+    assert (again.run_id, again.attempt, again.input) == (bad.run_id, 1, "bad")
+    dead = await hf.fail(again, "no")
+    assert (dead.status, dead.last_error, dead.attempt) == ("failed", "no", 2)

@@ -40,6 +40,7 @@ async def line(hf: Holdfast, session_id: str = "s1") -> list[tuple[str, bool]]:
     return [(run_id, bool(held)) for run_id, held in await hf.journal.store.fetch(sql, session_id)]
 
 
+@pytest.mark.clause("H-W7")
 async def test_runs_of_one_lane_run_one_at_a_time_in_the_order_they_came(hf: Holdfast) -> None:
     # At one instant, and against the order of their names.
     await queue_up(hf, "c", "a", "b")

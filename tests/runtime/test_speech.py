@@ -149,6 +149,7 @@ async def test_neighbouring_deltas_are_merged(hf: Holdfast) -> None:
     assert len({data["message_id"] for _, data in told}) == 1
 
 
+@pytest.mark.clause("H-W14")
 async def test_deltas_are_merged_up_to_a_kilobyte(hf: Holdfast) -> None:
     async def speaks(given: Any, ctx: Context) -> Ok:
         for _ in range(1_000):
