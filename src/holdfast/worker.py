@@ -65,7 +65,7 @@ class RunWorker:
         self._stopping = asyncio.Event()
         self._at_once = False
         self._suspect: str | None = None
-        self._aside: list[str] = []
+        self._aside: set[str] = set()
         self.ticks = 0
 
     async def run(self) -> None:
@@ -99,11 +99,12 @@ class RunWorker:
         while not self._stopping.is_set():
             self._wake.clear()
             free = self._concurrency - len(self._running)
-            limit = min(free, CLAIM_MAX)
-            taken = await self._take(limit) if free else []
+            # One by one, while a run may be next that should be tried alone.
+            limit = 1 if self._aside and self._suspect is None else CLAIM_MAX
+            taken = await self._take(min(free, limit)) if free else []
             if taken:
                 idle_s = IDLE_FIRST_S
-            if free and len(taken) == limit:
+            if free and len(taken) == min(free, limit):
                 continue
             # Full: the next free slot wakes us. Idle: a hint, a timer of our own, or the next look.
             await self._pause(None if not free else idle_s - ambient.jitter(idle_s / 5))
@@ -111,8 +112,6 @@ class RunWorker:
 
     async def _take(self, limit: int) -> list[Taken]:
         since = ambient.monotonic()
-        if self._aside and self._suspect is None:
-            self._aside.pop(0)
         try:
             taken = await self._runs.take(
                 self.queues,
@@ -120,7 +119,7 @@ class RunWorker:
                 owner=self.owner_id,
                 lease_ms=self._lease_ms,
                 limit=limit,
-                passed=self._aside,
+                passed=() if self._suspect is None else sorted(self._aside),
             )
         except Exception as error:
             _complain("cannot claim work", error)
@@ -145,14 +144,17 @@ class RunWorker:
         """
         begin: list[Taken] = []
         later: list[Taken] = []
+        if self._suspect is None and not taken:
+            self._aside.clear()
         for item in taken:
             if not _is_suspect(item):
                 begin.append(item)
             elif self._suspect is None:
                 self._suspect = item.claim.claim_id
+                self._aside.discard(item.claim.run_id)
                 begin.append(item)
             else:
-                self._aside.append(item.claim.run_id)
+                self._aside.add(item.claim.run_id)
                 later.append(item)
         return begin, later
 

@@ -44,6 +44,7 @@ class Fleet:
 
     def __init__(self, nursery: Nursery, place: Place, chance: random.Random, **options: Any) -> None:
         self._nursery = nursery
+        self._place = place
         self._given = {**place._asdict(), "lease_ms": LEASE_MS, "concurrency": 32, "drain_s": 20, **options}
         self._chance = chance
         self.frozen: dict[int, float] = {}
@@ -54,10 +55,14 @@ class Fleet:
         return self._nursery.start("worker", **self._given)
 
     def kill_one(self) -> None:
-        self.hits += 1
-        victim = self._chance.randrange(WORKERS)
-        self._nursery.kill(self.workers[victim])
-        self.workers[victim] = self._start()
+        """One that has come as far as its work: on a slow machine the storm would else only hit beginners."""
+        ready = {line.run_id for line in diary(self._place) if line.what == "ready"}
+        victims = [number for number, pid in enumerate(self.workers) if str(pid) in ready]
+        if victims:
+            self.hits += 1
+            victim = self._chance.choice(victims)
+            self._nursery.kill(self.workers[victim])
+            self.workers[victim] = self._start()
 
     def freeze_one(self) -> None:
         """At most three at a time, so that somebody is left to take over."""
