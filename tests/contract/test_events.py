@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Done, Event, Holdfast, InvalidValue, Ok, Wait
 from tests.conftest import FakeClock
-from tests.contract.builders import LEASE_S, active, claim_one, create, entries, event_types, kinds
+from tests.contract.builders import LEASE_S, active, claim_one, create, entries, event_types, idle, kinds
 
 
 @pytest.mark.clause("O-63", "C-11", "H-W5")
@@ -160,3 +160,14 @@ async def test_a_follower_of_another_instance_sees_everything_too(
 
 async def follow(hf: Holdfast, run_id: str, limit: int | None = None) -> list[Event]:
     return [event async for event in hf.events(run_id, follow=True, limit=limit)]
+
+
+@pytest.mark.clause("O-63", "O-28")
+async def test_following_ends_where_nothing_can_follow(hf: Holdfast) -> None:
+    ended = await hf.cancel((await idle(hf)).run_id)
+    last = ended.rev
+
+    async with asyncio.timeout(10):
+        assert [event async for event in hf.events("nobody", follow=True)] == []
+        assert [event async for event in hf.events(ended.run_id, after=last, follow=True)] == []
+        assert [event.type async for event in hf.events(ended.run_id, after=last - 1, follow=True)] == ["done"]

@@ -6,11 +6,13 @@ ever has to lock a second run. Delivery is at once; the sweep finds what a crash
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
+from holdfast.errors import InvalidEntry
 from holdfast.journal.deletion import delete_session
 from holdfast.journal.planner import Executed
 from holdfast.protocol import commands, facts
@@ -18,6 +20,8 @@ from holdfast.protocol.commands import Command
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
 from holdfast.store import Store
+
+log = logging.getLogger("holdfast.journal")
 
 
 class Carrier(Protocol):
@@ -44,7 +48,11 @@ async def sweep(journal: Carrier) -> int:
     """Deliver all that are open; answer how many there were."""
     found = [OpenHandoff(*row) for row in await journal.store.handoffs()]
     for handoff in found:
-        await deliver(journal, handoff)
+        try:
+            await deliver(journal, handoff)
+        except InvalidEntry as error:
+            # A damaged run must not cost the others what they are owed.
+            log.warning("a handoff from run %s cannot be read: %s", handoff.source_run_id, error)
     return len(found)
 
 

@@ -72,6 +72,8 @@ class Questions(Claims):
     ) -> AsyncIterator[Event]:
         """The run's public events in order, from after a seq, at most `limit`. With `follow`, until the run is over.
 
+        An unknown run has none, and following it ends at once.
+
         The seq of the last one is where the next page begins.
         """
         check_id(run_id, "run_id")
@@ -101,11 +103,16 @@ class Questions(Claims):
                     if is_end:
                         return
                 if not found:
-                    if not follow:
+                    if not follow or await self._is_over(run_id, after):
                         return
                     await listener.wait(POLL_S)
         finally:
             listener.close()
+
+    async def _is_over(self, run_id: str, after: int) -> bool:
+        """Will nothing follow? The run is gone, or its end has been seen."""
+        rows = await self._store.fetch("SELECT ended_rev FROM {s}runs WHERE run_id = $1", run_id)
+        return not rows or (rows[0][0] is not None and rows[0][0] <= after)
 
     async def _is_hidden(self, run_id: str) -> bool:
         """Is the run another user's, or deleted? The thread of a deleted one stays for audit, in `journal.read`."""
