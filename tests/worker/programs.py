@@ -214,12 +214,16 @@ ROLES = {"worker": work, "sender": send}
 
 
 class Mother:
-    """Forks, signals and reaps, one command after the other."""
+    """Forks, signals and reaps, one command after the other. Her children do not outlive her."""
+
+    def __init__(self) -> None:
+        self._children: set[int] = set()
 
     def start(self, role: str, given: dict[str, Any]) -> int:
         pid = os.fork()
         if pid == 0:
             self._live(role, given)
+        self._children.add(pid)
         return pid
 
     def send(self, pid: int, number: int) -> None:
@@ -230,10 +234,15 @@ class Mother:
         while True:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
+                self._children.discard(pid)
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.005)
+
+    def end_all(self) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
 
     def _live(self, role: str, given: dict[str, Any]) -> None:
         """A child's whole life. The mother's pipes are not its own: her test must see her end."""
@@ -256,6 +265,7 @@ def main() -> None:
     for line in sys.stdin:
         word, *arguments = json.loads(line)
         print(json.dumps(getattr(mother, word)(*arguments)), flush=True)
+    mother.end_all()
 
 
 if __name__ == "__main__":
