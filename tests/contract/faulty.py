@@ -180,6 +180,6 @@ def with_faults(holdfast: Holdfast) -> FaultyDatabase:
     """Put a faulty database under a runtime, open or not."""
     store = holdfast._store
     faulty = FaultyDatabase(store._database)
-    for floor in (store, store.committer, store.appender, store.hints):
+    for floor in (store, store.claimer, store.committer, store.appender, store.hints):
         floor._database = faulty
     return faulty

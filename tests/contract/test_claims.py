@@ -309,3 +309,16 @@ async def test_a_foreign_runner_finds_all_that_a_queue_offers(hf: Holdfast, cloc
     assert (again.run_id, again.attempt, again.input) == (bad.run_id, 1, "bad")
     dead = await hf.fail(again, "no")
     assert (dead.status, dead.last_error, dead.attempt) == ("failed", "no", 2)
+
+
+@pytest.mark.clause("S-10", "S-33")
+async def test_a_run_whose_rows_lag_behind_does_not_hold_up_its_queue(hf: Holdfast) -> None:
+    damaged, healthy = [await create(hf, input=1) for _ in range(2)]
+    behind = "UPDATE {s}runs SET rev = rev - 1 WHERE run_id = $1"
+    await hf.journal.store.execute((behind, (damaged.run_id,)))
+
+    claims = await hf.claim_next(limit=5)
+
+    assert [claim.run_id for claim in claims] == [healthy.run_id]
+    assert not (await hf.fsck()).ok
+    assert (await hf.rebuild()).ok

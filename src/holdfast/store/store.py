@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple
 from holdfast import ambient
 from holdfast.errors import Conflict, DatabaseError
 from holdfast.store.appender import Appender
+from holdfast.store.claimer import Claimer
 from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
@@ -39,7 +40,6 @@ from holdfast.store.types import (
 
 PAGE = 1_000
 PLACES_MAX = 100
-DOUBT_S = 1.0
 _OF_NO_RUN = frozenset({HANDOFFS.name, SHARED_STORAGE.name, OUTBOX.name})
 """Tables whose rows outlive the run that wrote them."""
 _GONE = "SELECT run_id FROM {s}tombstones WHERE run_id IN ({places})"
@@ -68,6 +68,7 @@ class Store(Generic[S]):
         self._planner = planner
         self.hints = Hints(database)
         self.committer: Committer[S] = Committer(database, planner, self._committed, grouped=grouped)
+        self.claimer = Claimer(database, self.fetch)
         self.appender = Appender(database, self.hints.publish, grouped=grouped)
 
     def beside(self) -> Store[S]:
@@ -137,34 +138,7 @@ class Store(Generic[S]):
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         """Take due work. After a lost connection the same claim ids are asked for, so nothing is taken twice."""
-        if not request.claim_ids:
-            return []
-        if request.queues is None:
-            request = request._replace(queues=await self._queues())
-        commit_id = ambient.random_bits(62)
-        try:
-            return await patiently(lambda: self._database.claim(request, commit_id))
-        except (OutcomeUnknown, Rejected) as error:
-            return await self._claim_again(request, commit_id, error)
-
-    async def _claim_again(self, request: ClaimRequest, commit_id: int, doubt: Exception) -> list[Claimed]:
-        """A claim's fate is unknown: its ids show what it took. A commit still on its way has a moment to arrive."""
-        patience = Patience()
-        settled = ambient.monotonic() + DOUBT_S
-        while True:
-            claimed = await self._claimed(request.claim_ids)
-            if claimed:
-                return claimed
-            await patience.pause(OutcomeUnknown(str(doubt)))
-            try:
-                found = await patiently(lambda: self._database.claim(request, commit_id))
-            except (OutcomeUnknown, Rejected) as error:
-                # Rejected: the lost commit arrived meanwhile, so its ticks already carry these ids.
-                doubt = error
-                continue
-            # Nothing free to take may mean that the lost commit still locks what it took.
-            if any(item.claim_id for item in found) or ambient.monotonic() >= settled:
-                return found
+        return await self.claimer.claim(request)
 
     async def heartbeat(self, beats: Sequence[Beat], lease_us: int) -> list[Beaten]:
         """Extend the leases that can be extended at once. A claim without an answer must be asked for alone."""
@@ -179,7 +153,7 @@ class Store(Generic[S]):
 
     async def next_due(self, queues: Sequence[str] | None, clogs: Sequence[str] | None = None) -> int | None:
         """When the next item of these queues and clogs (of all) can be claimed; None if none waits for a time."""
-        chosen = await self._queues() if queues is None else tuple(queues)
+        chosen = await self.claimer.queues() if queues is None else tuple(queues)
         if not chosen or clogs == ():
             return None
         # One probe for each queue and priority, however much work is open.
@@ -463,25 +437,6 @@ class Store(Generic[S]):
         for member in members:
             topics |= {f"queue:{row[2]}" for row in member.changes.puts.get("work", ()) if row[12] is None}
         self.hints.publish(topics)
-
-    async def _claimed(self, claim_ids: Sequence[str]) -> list[Claimed]:
-        # One statement: a lost commit that arrives between two would be seen in part, and the rest never worked on.
-        places = ", ".join(f"${place}" for place in range(1, len(claim_ids) + 1))
-        sql = f"SELECT run_id, key, tick_id, started_at FROM {{s}}ticks WHERE tick_id IN ({places})"
-        found = {row[2]: Claimed(*row) for row in await self.fetch(sql, *claim_ids)}
-        return [found[claim_id] for claim_id in claim_ids if claim_id in found]
-
-    async def _queues(self) -> tuple[str, ...]:
-        # A loose scan: one index probe per queue, however much work is open.
-        sql = """
-            WITH RECURSIVE q (queue) AS (
-                SELECT min(queue) FROM {s}work
-                UNION ALL
-                SELECT (SELECT min(queue) FROM {s}work WHERE queue > q.queue) FROM q WHERE q.queue IS NOT NULL
-            )
-            SELECT queue FROM q WHERE queue IS NOT NULL
-        """
-        return tuple(row[0] for row in await self.fetch(sql))
 
     def _puts(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, tuple[Any, ...]]]:
         """The statements that insert these rows, each after those it refers to."""
