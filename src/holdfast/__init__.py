@@ -10,16 +10,29 @@ from holdfast.errors import (
     InvalidValue,
     LeaseLost,
     NotFound,
+    RunCancelled,
+    RunFailed,
     StorageError,
 )
 from holdfast.executor import TickResult
 from holdfast.facade import AdvanceResult, Holdfast
+from holdfast.flow import Decision, Flow, FlowContext, FlowMismatch, StepFailed, check_flow
 from holdfast.fsck import FsckReport
 from holdfast.handlers import Clog, Context
 from holdfast.journal import JournalEntry
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Retry, Wait
-from holdfast.runtime import Claim, Event, Explanation, Inspection, ListedRun, Page, RunInfo, SignalReceipt
+from holdfast.runtime import (
+    Claim,
+    Event,
+    Explanation,
+    Inspection,
+    ListedRun,
+    OpenQuestion,
+    Page,
+    RunInfo,
+    SignalReceipt,
+)
 
 __all__ = [
     "AdvanceResult",
@@ -29,10 +42,14 @@ __all__ = [
     "Context",
     "Continue",
     "DatabaseError",
+    "Decision",
     "Done",
     "Event",
     "Explanation",
     "Fail",
+    "Flow",
+    "FlowContext",
+    "FlowMismatch",
     "FsckReport",
     "Holdfast",
     "HoldfastError",
@@ -44,12 +61,17 @@ __all__ = [
     "ListedRun",
     "NotFound",
     "Ok",
+    "OpenQuestion",
     "Page",
     "Retry",
     "RetryPolicy",
+    "RunCancelled",
+    "RunFailed",
     "RunInfo",
     "SignalReceipt",
+    "StepFailed",
     "StorageError",
     "TickResult",
     "Wait",
+    "check_flow",
 ]

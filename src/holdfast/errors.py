@@ -4,6 +4,8 @@
     ├── Conflict         someone else was first, or the same key was used for something else
     ├── LeaseLost        the caller no longer holds its claim
     ├── NotFound         no such run, revision or session for this caller
+    ├── RunFailed        a run that someone waits for did not end well
+    │   └── RunCancelled
     ├── InvalidEntry     the journal holds, or was offered, an entry that cannot be read
     ├── InvalidValue     a value or an id that cannot be stored
     ├── StorageError     a scoped-storage call broke its rules
@@ -42,6 +44,22 @@ class NotFound(HoldfastError):
     """There is no such thing, or it belongs to someone else. Check the id."""
 
     code = "not_found"
+
+
+class RunFailed(HoldfastError):
+    """The run that was waited for has failed, or was cancelled. `run` is how it ended."""
+
+    code = "run_failed"
+
+    def __init__(self, message: str, *, run: object = None, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.run = run
+
+
+class RunCancelled(RunFailed):
+    """The run that was waited for was cancelled."""
+
+    code = "run_cancelled"
 
 
 class InvalidEntry(HoldfastError):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import inspect
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -15,6 +12,7 @@ import msgspec
 from holdfast.errors import Conflict, HoldfastError, LeaseLost
 from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, Registry, Tick
 from holdfast.handlers.context import BlockingContext
+from holdfast.handlers.threads import in_thread
 from holdfast.handlers.ticks import check_begun
 from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
 from holdfast.journal import Executed
@@ -271,38 +269,6 @@ async def _invoke(handler: Callable[..., Any], value: Any, context: Context) -> 
     except (KeyboardInterrupt, SystemExit) as error:
         # Out of a task these would end the event loop, and with it every other tick.
         raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
-
-
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Run in a thread of its own, which dies with the process: a handler that hangs must not keep it alive."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    variables = contextvars.copy_context()
-
-    def deliver(result: Any, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)
-
-    def run() -> None:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = variables.run(function, *args)
-        except StopIteration as raised:
-            # No future can carry it.
-            error = RuntimeError(f"the handler raised StopIteration: {raised}")
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):
-            # A loop that is closed waits for nobody.
-            loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
-    return await done
 
 
 def _outcome(answer: Any) -> Outcome:

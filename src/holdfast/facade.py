@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -11,11 +11,14 @@ import msgspec
 from holdfast import ambient
 from holdfast.errors import InvalidValue
 from holdfast.executor import Executor, TickResult
+from holdfast.flow import Flow, Flows
+from holdfast.flow.definition import Body
 from holdfast.handlers import Clog, Registry
 from holdfast.identity import check_id
 from holdfast.moments import from_us
+from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.values import whole_number
-from holdfast.runtime import Upkeep
+from holdfast.runtime import RunInfo, Upkeep
 from holdfast.runtime.blocking import Blocking
 from holdfast.runtime.pulse import Pulse
 from holdfast.worker import RunWorker
@@ -41,6 +44,7 @@ class Holdfast(Upkeep):
     def __init__(self, url: str = "holdfast.db", **options: Any) -> None:
         super().__init__(url, **options)
         self._registry = Registry()
+        self._flows: dict[str, Flows] = {}
         self._pulse = Pulse(self._store.beside)
         self.sync = Blocking(self)
 
@@ -58,6 +62,26 @@ class Holdfast(Upkeep):
         for clog in clogs:
             self._registry.add(clog)
         self._known_clogs = frozenset(self._registry.names)
+
+    def flow(self, name: str, *, version: int | str = 1, retry: RetryPolicy | None = None) -> Callable[[Body], Flow]:
+        """A durable function: `async def body(ctx, input)`, known to runs by this name."""
+
+        def add(body: Body) -> Flow:
+            made = Flow(name, body, version=version, retry=retry)
+            if name not in self._flows:
+                self._flows[name] = Flows(name)
+                self.register(self._flows[name].clog)
+            self._flows[name].add(made)
+            return made
+
+        return add
+
+    async def start(self, flow: Flow | str, input: Any = None, *, session_id: str, **options: Any) -> RunInfo:
+        """Create a run of a flow (or of a clog by its name) with this input."""
+        if isinstance(flow, Flow):
+            options.setdefault("retry", flow.retry)
+        clog_id = flow if isinstance(flow, str) else flow.name
+        return await self.create_run(session_id=session_id, clog_id=clog_id, input=input, **options)
 
     async def advance(
         self, budget_ms: int | None = None, max_runs: int | None = None, queues: Sequence[str] | None = None
@@ -81,7 +105,8 @@ class Holdfast(Upkeep):
             if result is None:
                 break
             results.append(result)
-        next_due = await self._store.next_due(chosen, self._registry.names)
+        dues = [await self._store.next_due(chosen, self._registry.names), await self._store.next_expiry()]
+        next_due = min((due for due in dues if due is not None), default=None)
         return AdvanceResult(
             advanced=len(results),
             results=tuple(results),

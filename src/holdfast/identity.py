@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from uuid import UUID
+from uuid import UUID as UUID
 
 from holdfast import ambient
 from holdfast.errors import InvalidValue
@@ -20,6 +20,11 @@ def new_id() -> str:
     random = ambient.random_bits(74)
     value = (milliseconds & ((1 << 48) - 1)) << 80 | 7 << 76 | (random >> 62) << 64 | 2 << 62 | random & ((1 << 62) - 1)
     return str(UUID(int=value))
+
+
+def random_uuid() -> UUID:
+    """A UUIDv4: nothing but chance."""
+    return UUID(int=ambient.random_bits(128), version=4)
 
 
 def child_id(parent_run_id: str, step: str, clog_id: str, child_key: str) -> str:

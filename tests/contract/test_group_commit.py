@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 
-from holdfast import Conflict, Holdfast, InvalidValue, LeaseLost, NotFound, SignalReceipt
-from tests.conftest import IN_PROCESS
-from tests.contract.builders import claim_one, create, idle, kinds, note, stolen, texts
+from holdfast import Claim, Conflict, Holdfast, InvalidValue, LeaseLost, NotFound, SignalReceipt
+from holdfast.identity import hash_token
+from holdfast.protocol import commands
+from holdfast.protocol.state import RunState
+from tests.conftest import IN_PROCESS, FakeClock
+from tests.contract.builders import LEASE_S, claim_one, create, idle, kinds, note, stolen, texts
 
 pytestmark = pytest.mark.parametrize("configuration", IN_PROCESS)
 
@@ -53,6 +56,30 @@ class Counted:
 async def many(hf: Holdfast) -> list[str]:
     runs = await hf.create_runs([{"session_id": "s1", "clog_id": "chat"} for _ in range(CALLERS)])
     return [run.run_id for run in runs]
+
+
+async def test_a_lost_claim_beside_its_successor_is_refused_once(hf: Holdfast, clock: FakeClock) -> None:
+    """Each knows its own part of the run; planned on the other's, a refusal that is on record looked like a new one."""
+    run = await create(hf)
+    lost = await claim_one(hf)
+    (before,) = (await hf.journal.slices([run.run_id])).values()
+    clock.advance(LEASE_S)
+    held = await claim_one(hf)
+    (after,) = (await hf.journal.slices([run.run_id])).values()
+
+    async def say(claim: Claim, known: RunState) -> str | None:
+        command = commands.Emit(
+            claim_id=claim.claim_id, claim_token_hash=hash_token(claim.token), events=(("note", 1),)
+        )
+        return (await hf.journal.execute(run.run_id, command, known=known)).decision.refusal
+
+    assert await say(lost, before) == "stale_claim"
+    (after,) = (await hf.journal.slices([run.run_id])).values()
+    refusals = await asyncio.gather(say(held, after), say(lost, after), say(held, after), say(lost, before))
+
+    assert list(refusals) == [None, "stale_claim", None, "stale_claim"]
+    assert (await kinds(hf, run.run_id)).count("anomaly") == 1
+    assert (await hf.fsck()).ok
 
 
 async def test_signals_to_many_runs_share_commits(hf: Holdfast) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Continue, Done, Holdfast, InvalidValue, Page
+from holdfast import Continue, Done, Holdfast, InvalidValue, ListedRun, Page
 from tests.conftest import FakeClock
 from tests.contract.builders import active, claim_one, create, hash_of, idle, in_status
 from tests.contract.scene import build
@@ -16,11 +16,11 @@ from tests.contract.stage import sizes
 SECRET = "xyzzy-secret"
 
 
-def ids(page: Page) -> list[str]:
+def ids(page: Page[ListedRun]) -> list[str]:
     return [run.run_id for run in page.items]
 
 
-async def pages(hf: Holdfast, **options: Any) -> list[Page]:
+async def pages(hf: Holdfast, **options: Any) -> list[Page[ListedRun]]:
     """Every page there is, one after the other."""
     found = [await hf.list_runs(**options)]
     while found[-1].next is not None:

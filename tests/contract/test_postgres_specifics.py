@@ -44,12 +44,12 @@ def line(kind: str) -> NewEntry:
 
 
 def moving(rev: int, status: str = "pending") -> Row:
-    given = {"status": status, "rev": rev, "at": PENDING, "attempt": 0, "deliveries": 0}
+    given = {"status": status, "rev": rev, "at": PENDING, "attempt": 0, "deliveries": 0, "flow": 0}
     return tuple(given.get(name) for name in RUN_MOVING)
 
 
 def work(run_id: str, key: str = "") -> Row:
-    return (run_id, key, "q", "chat", 0, "", PENDING, 0, 0, 0, None, None, None, None, None, 0)
+    return (run_id, key, "q", "chat", 0, "", PENDING, 0, 0, 0, None, None, None, None, None, 0, "")
 
 
 def created(run_id: str, **puts: list[Row]) -> Member:

@@ -41,6 +41,14 @@ def test_a_function_that_is_poked_needs_no_worker(tmp_path: Path) -> None:
     assert "1 tick, done ['time to stand up'], come back never" in poked
 
 
+def test_an_order_survives_the_death_of_every_process(tmp_path: Path) -> None:
+    told = play("order.py", tmp_path / "order.db")
+
+    assert "to decide: expensive" in told
+    assert "the order is done: {'approved_by': 'ada', 'receipt': 'receipt over 120'" in told
+    assert "calls: ['reserve', 'charge', 'charge']; fsck: sound" in told
+
+
 def test_the_first_run_survives_its_worker(tmp_path: Path) -> None:
     told = play("first_run.py", tmp_path / "first.db")
 

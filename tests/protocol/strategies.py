@@ -55,10 +55,11 @@ SMALL_VALUES = (None, 0, False, "", "x", {"a": [1]})
 
 # What a field may hold, by name, for every field of every fact; pools are small so that facts meet.
 POOLS: dict[str, tuple[Any, ...]] = {
-    "action": ("resume", "approve", "reject", "shrug"),
+    "action": ("resume", "approve", "reject", "expire", "shrug"),
     "actor": (None, "ann"),
     "at_rev": (0, 3),
     "attempt": (0, 1, 2),
+    "awaits": ([], ["signal:a"], ["child:k1", "approval:load"]),
     "backoff_max_us": DURATIONS,
     "backoff_us": DURATIONS,
     "boundary": ("pause", "approval", "pause", "approval", "wall"),
@@ -74,6 +75,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "error": ("broken",),
     "error_kind": (None, "oops"),
     "expires_us": (None, 5),
+    "flow": (False, True),
     "force": (False, True),
     "from_seq": (0, 3),
     "has_input": (True, True, False),
@@ -91,6 +93,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "method": ("sum",),
     "mode": ("session", "single"),
     "name": (None, "a"),
+    "occurrence": (0, 0, 1),
     "outcome": ("ok", "continue", "wait", "retry", "ok", "continue", "wait", "retry", "done"),
     "outbox_id": ("o1", "o2"),
     "output": SMALL_VALUES,
@@ -108,7 +111,10 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "resumable": (True, False),
     "retry_delay_us": (None, *DURATIONS),
     "runnable_key": (ROOT, *STEPS),
+    "said": ([], [[2, 3]]),
+    "seq": (2, 3, 4, 5, 6),
     "session_id": ("s1",),
+    "shown_sha": (None, "a"),
     "signal_id": ("m1", "m2", "m3", "m4"),
     "source_run_id": ("r0",),
     "spent": ([], ["r:chat"], ["r:chat", "w:helper"]),
@@ -132,7 +138,16 @@ _FREE = frozenset({"data", "edited", "input", "output", "payload", "result"})
 _NULLABLE = {("run_terminal", "claim_id"), ("event", "tick_id")}
 
 
+_OF_FLOWS: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("step_recorded", "name"): ("a", "@now"),
+    ("step_recorded", "status"): ("done", "retry", "failed", "idle"),
+    ("signal_taken", "step"): ("@receive:", "@receive:a"),
+}
+
+
 def pool(kind: str, name: str) -> tuple[Any, ...]:
+    if (kind, name) in _OF_FLOWS:
+        return _OF_FLOWS[kind, name]
     return (None, *POOLS[name]) if (kind, name) in _NULLABLE else POOLS[name]
 
 
@@ -195,7 +210,7 @@ def _live_wildly(moves: list[bytes]) -> list[Lived]:
 
 # What may well happen next, given what is open. Everything else happens too, only less often.
 _OFTEN = ("signal_received", "attempt_scheduled", "manual_step_paused", "child_run_started", "runnable_planned")
-_OF_HOLDERS = ("attempt_heartbeat", "event", "tick_abandoned", "run_terminal")
+_OF_HOLDERS = ("attempt_heartbeat", "event", "tick_abandoned", "run_terminal", "step_recorded", "signal_taken")
 
 
 def _wild_fact(state: RunState, dice: Dice) -> Fact:
@@ -226,6 +241,8 @@ def _fact(kind: str, state: RunState, dice: Dice) -> Fact:
         fields["runnable_key"] = dice.pick(sorted(state.work))
     if state.boundary and kind == "manual_step_resolved" and dice.throws_well():
         fields["step"] = state.boundary.step
+    if kind == "signal_taken" and state.mailbox and dice.throws_well():
+        fields["seq"] = dice.pick(state.mailbox)
     claim = fields.get("claim_id") or fields.get("tick_id")
     if "claim_token_hash" in fields and claim and dice.throws_well():
         fields["claim_token_hash"] = hash_token(claim)
@@ -318,9 +335,20 @@ def _claim(claimant: dict[str, Any], dice: Dice) -> Command:
 
 
 def _of_holder(held: dict[str, Any], dice: Dice, now: int) -> Command:
-    match dice.pick(("settle", "settle", "settle", "settle", "emit", "heartbeat", "release", "child")):
+    orders = ("settle", "settle", "settle", "settle", "emit", "heartbeat", "release", "child", "step", "take", "ask")
+    match dice.pick(orders):
         case "settle":
-            return commands.Settle(**held, outcome=_outcome(dice, now), keep=dice.pick(POOLS["keep"]))
+            told = {name: dice.pick(POOLS[name]) for name in ("keep", "flow")}
+            return commands.Settle(
+                **held, **told, outcome=_outcome(dice, now), awaits=tuple(dice.pick(POOLS["awaits"]))
+            )
+        case "step":
+            told = {"occurrence": dice.pick((0, 1)), "status": dice.pick(("done", "retry", "failed"))}
+            return commands.RecordStep(**held, **told, name="a", events=dice.pick(((), (("text", "hi"),))))
+        case "take":
+            return commands.TakeSignal(**held, name=dice.pick((None, "a")), occurrence=dice.pick((0, 1)))
+        case "ask":
+            return commands.OpenBoundary(**held, step=dice.pick(STEPS), expires_us=dice.pick((None, SECOND)))
         case "emit":
             return commands.Emit(**held, events=dice.pick(((("text", "hi"),), (("a", 1), ("b", None)), ())))
         case "heartbeat":
@@ -351,10 +379,10 @@ def _outcome(dice: Dice, now: int) -> Outcome:
 
 def _of_anyone(state: RunState, dice: Dice) -> Command:
     keyed: dict[str, Any] = {"key": dice.pick(POOLS["key"]), "key_digest": dice.pick(("a", "b"))}
-    orders = ("signal", "signal", "signal", "pause", "resolve", "finish child", "cancel", "signal")
+    orders = ("signal", "signal", "signal", "pause", "resolve", "finish child", "cancel", "signal", "expire")
     match dice.pick(("resolve", "resolve", "resolve", *orders) if state.boundary else orders):
         case "signal":
-            sent = {name: dice.pick(POOLS[name]) for name in ("has_input", "interrupt", "signal_id")}
+            sent = {name: dice.pick(POOLS[name]) for name in ("has_input", "interrupt", "signal_id", "name")}
             return commands.Signal(**sent, **keyed)
         case "pause":
             told = {name: dice.pick(POOLS[name]) for name in ("step", "expires_us")}
@@ -362,6 +390,8 @@ def _of_anyone(state: RunState, dice: Dice) -> Command:
         case "resolve":
             told = {"action": dice.pick(("resume", "approve", "reject")), "step": dice.pick((None, None, *STEPS))}
             return commands.Resolve(**told, actor=dice.pick(("ann", None)), **keyed)
+        case "expire":
+            return commands.ExpireBoundary()
         case "finish child":
             return commands.FinishChild(child_run_id=dice.pick(("k1", "k2")), status=dice.pick(("done", "failed")))
         case _:

@@ -63,6 +63,18 @@ SHOWN: list[tuple[Fact, View]] = [
         View("approval_resolved", {"step": "review", "action": "approve", "actor": "ann", "comment": "fine"}),
     ),
     (
+        facts.ManualStepResolved(step="review", action="expire"),
+        View("approval_expired", {"step": "review"}),
+    ),
+    (
+        facts.StepRecorded(**fence("c1"), name="charge", result="secret"),
+        View("step_complete", {"step_id": "charge", "status": "completed"}, "c1", 0),
+    ),
+    (
+        facts.StepRecorded(**fence("c1"), name="charge", status="retry", error="broken", attempt=2),
+        View("step_complete", {"step_id": "charge", "status": "retrying", "error": "broken"}, "c1", 2),
+    ),
+    (
         facts.ChildRunStarted(child_run_id="k1", clog_id="helper", child_key="k"),
         View("child_started", {"child_run_id": "k1", "clog_id": "helper"}),
     ),
@@ -100,6 +112,8 @@ HIDDEN: list[Fact] = [
     facts.TickBegun(tick_id="c1"),
     facts.EndpointCalled(tick_id="c1", clog_id="chat", method="sum"),
     facts.LaneEntered(),
+    facts.StepRecorded(**fence("c1"), name="@now", result=1),
+    facts.SignalTaken(**fence("c1"), seq=2, step="@receive:a"),
     facts.RunDeleted(),
 ]
 

@@ -40,6 +40,8 @@ REQUIRED = {
     "tick_begun": {"tick_id"},
     "endpoint_called": {"tick_id", "clog_id", "method"},
     "lane_entered": set(),
+    "step_recorded": {"claim_id", "claim_token_hash", "name"},
+    "signal_taken": {"claim_id", "claim_token_hash", "seq", "step"},
     "run_deleted": set(),
 }
 

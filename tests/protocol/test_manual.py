@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.protocol import facts
 from holdfast.protocol.outcomes import Done, Ok, Retry
+from holdfast.protocol.values import fingerprint
 from tests.protocol.builders import (
     BOOKKEEPING,
     LIVE,
@@ -65,7 +66,12 @@ def test_a_resolution_says_who_decided_what() -> None:
 
     assert run.state.boundary is None
     assert run.entries[-1][0] == facts.ManualStepResolved(
-        step="review", action="approve", actor="ann", comment="fine", edited={"amount": 3}
+        step="review",
+        action="approve",
+        actor="ann",
+        comment="fine",
+        edited={"amount": 3},
+        shown_sha=fingerprint({}),
     )
 
 

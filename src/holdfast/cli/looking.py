@@ -13,7 +13,7 @@ from holdfast.cli.app import Desk, Run, on_runs
 from holdfast.cli.output import pairs, table
 from holdfast.errors import NotFound
 from holdfast.facade import Holdfast
-from holdfast.runtime import Explanation, Inspection, Page
+from holdfast.runtime import Explanation, Inspection, ListedRun, Page
 
 WATCH_S = 1.0
 SHOWN_MAX = 20
@@ -37,7 +37,7 @@ async def runs(
     """List runs, newest first, without their contents."""
     asker = hf if user is None else hf.as_user(user)
 
-    async def ask() -> Page:
+    async def ask() -> Page[ListedRun]:
         return await asker.list_runs(session, clog, status or None, limit, cursor)
 
     page = await ask()
@@ -82,7 +82,7 @@ def _unknown(run_id: str) -> NotFound:
     return NotFound(f"there is no run {run_id}")
 
 
-def _list(page: Page) -> RenderableType:
+def _list(page: Page[ListedRun]) -> RenderableType:
     if not page.items:
         return "no runs"
     columns = ("run", "status", "clog", "session", "queue", "attempt", "created", "updated")

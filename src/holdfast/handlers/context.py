@@ -43,6 +43,11 @@ class Context:
         self.parent = tick.parent
 
     @property
+    def tick(self) -> Tick:
+        """The tick itself, for handlers that the library supplies."""
+        return self._tick
+
+    @property
     def cancelled(self) -> bool:
         """Someone wants the run to stop; the handler is also cancelled at its next await."""
         return self._tick.cancelled

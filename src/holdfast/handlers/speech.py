@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+Seqs = list[tuple[int, int]]
+"""Where words stand: ranges of seqs."""
+
+speaker: ContextVar[Seqs | None] = ContextVar("holdfast_speaker", default=None)
+"""Who speaks just now, if someone wants to know where their words will stand: the place to write it down."""
 
 IN_MESSAGE = frozenset({"text", "reasoning"})
 MERGE_S = 0.05
@@ -18,6 +25,8 @@ class Said(NamedTuple):
     data: Any = None
     repaired: bool = False
     merged: bool = False
+    seqs: Seqs | None = None
+    """Where its speaker notes the seq that it gets."""
 
     @property
     def size(self) -> int:
@@ -36,6 +45,7 @@ class Speech:
         self._tick_id = tick_id
         self._messages = 0
         self._message_id = ""
+        self._message_of: Seqs | None = None
         self._is_open = False
         self._deltas: list[Said] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +62,8 @@ class Speech:
     def stream(self, delta: Said) -> None:
         """Add a delta; it is stored within moments, merged with its neighbours, and before anything said later."""
         last = self._deltas[-1] if self._deltas else None
-        if last is not None and last.type == delta.type and last.size + delta.size <= MERGE_BYTES:
+        alike = last is not None and last.type == delta.type and last.seqs is delta.seqs
+        if last is not None and alike and last.size + delta.size <= MERGE_BYTES:
             self._deltas[-1] = last._replace(data=last.data + delta.data, repaired=last.repaired or delta.repaired)
         else:
             self._deltas.append(delta)
@@ -65,6 +76,13 @@ class Speech:
         """Everything that was streamed so far is on disk."""
         async with self._turn:
             await self._store(())
+
+    async def conclude(self, seqs: Seqs) -> None:
+        """This speaker has ended: everything they said is on disk, and so is the end of a message they left open."""
+        async with self._turn:
+            await self._store(())
+            if self._is_open and self._message_of is seqs:
+                await self._store([Said("message_end", {"message_id": self._message_id}, seqs=seqs)])
 
     async def last_words(self) -> list[Said]:
         """What must still be stored, with the outcome: the rest of a stream and the end of an open message."""
@@ -96,6 +114,9 @@ class Speech:
             self._is_open, self._messages, self._message_id = before
             self._deltas = deltas + self._deltas
             raise
+        for seq, event in enumerate(events, start=first):
+            if event.seqs is not None:
+                event.seqs.append((seq, seq))
         return [first + place for place in places[len(deltas) :]]
 
     def _flush_soon(self) -> None:
@@ -130,8 +151,11 @@ class Speech:
         events: list[Said] = []
         places: list[int] = []
         for event in said:
+            if event.type in IN_MESSAGE and self._is_open and self._message_of is not event.seqs:
+                # A message has one speaker, so that it stands or falls as one.
+                events.append(self._end())
             if event.type in IN_MESSAGE and not self._is_open:
-                events.append(self._begin())
+                events.append(self._begin(event.seqs))
             elif event.type not in IN_MESSAGE and event.type != "message_end" and self._is_open:
                 events.append(self._end())
             if event.type in ("message_start", "message_end"):
@@ -146,18 +170,20 @@ class Speech:
         self._is_open = boundary.type == "message_start"
         if self._is_open:
             self._messages += 1
+            self._message_of = boundary.seqs
             named = boundary.data.get("message_id") if isinstance(boundary.data, dict) else None
             self._message_id = named if isinstance(named, str) else self._next_id()
 
-    def _begin(self) -> Said:
+    def _begin(self, seqs: Seqs | None) -> Said:
         self._messages += 1
         self._is_open = True
+        self._message_of = seqs
         self._message_id = self._next_id()
-        return Said("message_start", {"message_id": self._message_id, "role": "assistant"})
+        return Said("message_start", {"message_id": self._message_id, "role": "assistant"}, seqs=seqs)
 
     def _end(self) -> Said:
         self._is_open = False
-        return Said("message_end", {"message_id": self._message_id})
+        return Said("message_end", {"message_id": self._message_id}, seqs=self._message_of)
 
     def _next_id(self) -> str:
         return f"{self._tick_id}:{self._messages}"

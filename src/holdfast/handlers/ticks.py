@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from immutables import Map
 
 from holdfast.errors import Conflict, InvalidValue, NotFound, StorageError
-from holdfast.handlers.speech import Said, Speech
+from holdfast.handlers.speech import Said, Speech, speaker
 from holdfast.identity import check_name, new_id
 from holdfast.journal import Executed, Journal
 from holdfast.protocol import commands, facts
-from holdfast.protocol.commands import ChildStart, Command, OutboxRow, Staged
+from holdfast.protocol.commands import ChildStart, ClaimCommand, Command, OutboxRow, Staged
 from holdfast.protocol.facts import Parent
 from holdfast.protocol.settle import enqueued
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, fingerprint
 from holdfast.runtime import RunInfo
-from holdfast.runtime.claims import check_fence
+from holdfast.runtime.claims import LOST, check_fence
 from holdfast.runtime.pulse import Hold
 from holdfast.scopes import TickStorage
 
@@ -75,7 +76,10 @@ class Tick:
     async def emit(self, said: Sequence[tuple[str, Any]]) -> list[int]:
         self.check()
         return await self.speech.emit(
-            [Said(check_name(kind, "type", longest=TYPE_LENGTH_MAX), *clean(data)) for kind, data in said]
+            [
+                Said(check_name(kind, "type", longest=TYPE_LENGTH_MAX), *clean(data), seqs=speaker.get())
+                for kind, data in said
+            ]
         )
 
     def stream(self, kind: str, text: str) -> None:
@@ -84,13 +88,20 @@ class Tick:
         if not isinstance(text, str):
             raise InvalidValue(f"a stream takes text, got a {type(text).__name__}; use emit for other values")
         if text:
-            delta = Said(kind, *clean(text), merged=True)
+            delta = Said(kind, *clean(text), merged=True, seqs=speaker.get())
             # Nobody waits for a delta, so this is the only moment to refuse it.
             self.journal.check_size(facts.Event(type=kind, data=[self.tick_id, delta.data], tick_id=self.tick_id))
             self.speech.stream(delta)
 
     async def enqueue(self, target_space: str, payload: Any, key: str | None) -> str:
         """Stage a delivery. The same key and payload again is the same delivery."""
+        row, is_known = await self.outbox_row(target_space, payload, key)
+        if not is_known:
+            self._outbox.append(row)
+        return row.outbox_id
+
+    async def outbox_row(self, target_space: str, payload: Any, key: str | None) -> tuple[OutboxRow, bool]:
+        """A delivery that could be staged, and whether it is staged or stored already."""
         self.check()
         value, repaired = clean(payload)
         space = check_name(target_space, "target_space", longest=SPACE_LENGTH_MAX)
@@ -104,9 +115,7 @@ class Tick:
         )
         self.journal.check_size(*enqueued(self.tick_id, [row]))
         known = await self._known_delivery(row) if key is not None else None
-        if known is None:
-            self._outbox.append(row)
-        return known or row.outbox_id
+        return (row, False) if known is None else (msgspec.structs.replace(row, outbox_id=known), True)
 
     def start_child(self, start: ChildStart, info: RunInfo) -> RunInfo:
         raise Conflict("a directly called endpoint starts no children; start them in a tick of the run")
@@ -142,6 +151,9 @@ class ClaimedTick(Tick):
         # What the last commit of this tick left behind spares the next one its read.
         self._known: RunState | None = state
         self._last_words: Sequence[Said] | None = None
+        self.is_flow = False
+        self.awaits: tuple[str, ...] = ()
+        """What wakes the run of a flow before its time."""
 
     @property
     def cancelled(self) -> bool:
@@ -156,12 +168,28 @@ class ClaimedTick(Tick):
             self._last_words = await self.speech.last_words()
         staged = self.staged() if keep_staged else Staged()
         command = commands.Settle(
-            **self._fence(), **_events(self._last_words), outcome=outcome, repaired=repaired, staged=staged
+            **self._fence(),
+            **_events(self._last_words),
+            outcome=outcome,
+            repaired=repaired,
+            staged=staged,
+            awaits=self.awaits,
+            flow=self.is_flow,
         )
-        # Rows of storage are judged with the commit, so their versions must be read for it.
-        known = None if staged.storage else self._known
+        # Rows of storage, and what a flow waits for, are judged with the commit, so they must be read for it.
+        known = None if staged.storage or self.awaits else self._known
         executed = await self.journal.execute(self.state.run_id, command, known=known)
         check_fence(executed, self.state.run_id)
+        return executed
+
+    async def order(self, kind: type[ClaimCommand], *, known: bool = True, **fields: Any) -> Executed:
+        """Give a command of this claim's holder. What a refusal means is for the caller, unless the claim is lost."""
+        command = kind(**self._fence(), **fields)
+        executed = await self.journal.execute(self.state.run_id, command, known=self._known if known else None)
+        if executed.decision.refusal in LOST:
+            check_fence(executed, self.state.run_id)
+        # Steps are never judged twice in one tick; carried along, each would make the next one dearer.
+        self._known = msgspec.structs.replace(executed.state, steps=Map())
         return executed
 
     async def release(self) -> None:
@@ -178,6 +206,11 @@ class ClaimedTick(Tick):
             )
         )
         return self._children.setdefault(start.child_run_id, (start, info))[1]
+
+    def hand_over_child(self, child_run_id: str) -> ChildStart | None:
+        """The staged start of this child, which from now on is the caller's business; None if there is none."""
+        start, _ = self._children.pop(child_run_id, (None, None))
+        return start
 
     def _fence(self) -> dict[str, Any]:
         beat = self.hold.beat

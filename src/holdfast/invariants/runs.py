@@ -164,10 +164,14 @@ def tokens_serve_one_claim(run: RunSnapshot) -> Iterator[Problem]:
 
 
 def signals_are_consumed_in_order(run: RunSnapshot) -> Iterator[Problem]:
-    """R8: a signal is consumed at most once, and none is passed over."""
-    for before, _, after in run.steps():
+    """R8: a signal is consumed at most once, and none is passed over; a flow passes over those of other names."""
+    for before, fact, after in run.steps():
         gone = [seq for seq in before.mailbox if seq not in after.mailbox]
-        if gone and gone != list(before.mailbox[: len(gone)]):
+        waiting = list(before.mailbox)
+        if isinstance(fact, facts.SignalTaken):
+            names = {before.signals[seq].name for seq in gone}
+            waiting = [seq for seq in waiting if before.signals[seq].name in names and seq != before.input_rev]
+        if gone and gone != waiting[: len(gone)]:
             yield Problem("R8", run.thread, f"entry {after.rev} consumed signal {gone[-1]} before an older one")
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import Conflict, HoldfastError, InvalidEntry, NotFound
 from holdfast.identity import check_id, check_name
-from holdfast.journal import handoffs, lanes, wakeups
+from holdfast.journal import boundaries, handoffs, lanes, wakeups
 from holdfast.journal.checks import check_command, check_fact
 from holdfast.journal.entries import (
     RUN_PREFIX,
@@ -158,8 +158,9 @@ class Journal:
             request=request,
             plan=plan_command(command, self._limits, closes=closes),
             known=known,
-            # What is shared with other runs, or looks at all of this one, is decided behind the locks.
-            exact=exact or bool(request.shared) or request.whole,
+            # What is shared with other runs, looks at all of this one, or has statements of its own, is decided
+            # behind the locks.
+            exact=exact or bool(request.shared) or request.whole or bool(getattr(command, "statements", ())),
         )
         committed = await self._store.commit(intention)
         plan = committed.plan
@@ -221,13 +222,20 @@ class Journal:
 
     async def facts_at(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Fact]:
         """The facts at these revisions of these runs, each proved."""
+        return {place: fact for place, (fact, _) in (await self.told_at(places)).items()}
+
+    async def told_at(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Fact, int]]:
+        """The same with the instant of each."""
         entries = await self._store.entries_at([(RUN_PREFIX + run_id, rev) for run_id, rev in places])
         for run_id, rev in places:
             entry = entries.get((RUN_PREFIX + run_id, rev))
             if entry is None:
                 raise missing(RUN_PREFIX + run_id, rev)
             list(proved([entry], after=rev - 1))
-        return {(thread.removeprefix(RUN_PREFIX), rev): fact_of(entry) for (thread, rev), entry in entries.items()}
+        return {
+            (thread.removeprefix(RUN_PREFIX), rev): (fact_of(entry), entry.at)
+            for (thread, rev), entry in entries.items()
+        }
 
     async def slices(self, run_ids: Sequence[str], *, tick_id: str = "") -> dict[str, RunState]:
         """Runs as their rows show them, without reading their history. Unknown ids are left out.
@@ -254,8 +262,11 @@ class Journal:
             await self._promote(state)
 
     async def sweep(self) -> int:
-        """Deliver every open handoff, fill every free lane; answer how many there were. Safe to repeat anywhere."""
-        return await handoffs.sweep(self) + await lanes.sweep(self)
+        """Deliver every open handoff, fill every free lane, close what nobody answered; answer how many there were.
+
+        Safe to repeat anywhere.
+        """
+        return await handoffs.sweep(self) + await lanes.sweep(self) + await boundaries.sweep(self)
 
     async def _read_thread(
         self, thread: str, after: int, limit: int | None, *, until_at: int | None = None

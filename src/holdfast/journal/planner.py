@@ -12,11 +12,21 @@ from holdfast.errors import Conflict, InvalidEntry
 from holdfast.journal import rows
 from holdfast.journal.entries import line_of
 from holdfast.protocol import facts
-from holdfast.protocol.commands import CallEndpoint, ClaimCommand, Command, Create, Recover, Settle
+from holdfast.protocol.commands import (
+    CallEndpoint,
+    ClaimCommand,
+    Command,
+    Create,
+    RecordStep,
+    Recover,
+    Settle,
+    TakeSignal,
+)
 from holdfast.protocol.decide import decide
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.flows import RECEIVE
 from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import SHARED, ClogWrites, is_accepted_write
@@ -73,6 +83,7 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
         entries=[entry for plan in plans for entry in plan.entries],
         changes=changed,
         fences=list(dict.fromkeys(fence for plan in plans for fence in plan.fences)),
+        statements=[statement for plan in plans for statement in plan.statements],
     )
 
 
@@ -94,8 +105,32 @@ def request_for(run_id: str, command: Command) -> SliceRequest:
         lane=(created.lane or "") if created else "",
         storage="versions" if written else "",
         shared=_shared_names(written),
+        step=_step_name(command),
+        occurrence=str(getattr(command, "occurrence", "")),
+        awaited=_awaited(command),
         whole=isinstance(command, Recover),
     )
+
+
+def _step_name(command: Command) -> str:
+    match command:
+        case RecordStep(name=name):
+            return name
+        case TakeSignal(name=name):
+            return f"{RECEIVE}{name or ''}"
+        case _:
+            return ""
+
+
+def _awaited(command: Command) -> str:
+    """The signals and children that decide whether a flow goes on, as a JSON list."""
+    match command:
+        case TakeSignal(name=name):
+            return json.dumps([name or ""])
+        case Settle(awaits=awaits) if awaits:
+            return json.dumps([what.split(":", 1)[1] for what in awaits])
+        case _:
+            return ""
 
 
 def _shared_names(written: Sequence[ClogWrites]) -> str:
@@ -119,6 +154,7 @@ def plan_command(command: Command, limits: Limits, *, closes: tuple[str, str] | 
             entries=entries,
             fences=_fences(command) if fenced and _holds_already(state, command) else [],
             changes=_more_rows(state, decision, closes if entries else None, at),
+            statements=list(command.statements) if isinstance(command, RecordStep) and fenced else [],
             answer=decision,
         )
 

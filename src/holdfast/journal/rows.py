@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+import msgspec
 from immutables import Map
 
 from holdfast.protocol.facts import StorageWritten
@@ -17,6 +18,7 @@ from holdfast.protocol.state import (
     Runnable,
     RunState,
     Signal,
+    Step,
     Stored,
     Tick,
     Ticket,
@@ -49,12 +51,14 @@ def open_state(run_id: str, seen: Slice) -> RunState:
     if seen.run is None:
         return RunState(run_id=run_id, keys=keys, created_digest=seen.first_digest or "", lane_head=_lane_head(seen))
     run = seen.run
-    signals = [_signal(row) for row in seen.signals]
+    signals = [_signal(row) for row in (*seen.signals, *seen.awaited)]
     children = [_child(row) for row in seen.children]
     return RunState(
         run_id=run_id,
         **{name: run[name] for name in _HEADER},
         resumable=bool(run["resumable"]),
+        flow=bool(run["flow"]),
+        steps=Map({(row["name"], row["occurrence"]): _step(row) for row in seen.steps}),
         boundary=_boundary(run),
         created_digest=seen.first_digest or "",
         work=Map({row["key"]: _work(row) for row in seen.work}),
@@ -126,6 +130,10 @@ def moving_row(state: RunState) -> Row:
         boundary.kind if boundary else None,
         boundary.rev if boundary else None,
         boundary.expires_at if boundary else None,
+        boundary.occurrence if boundary else None,
+        int(boundary.flow) if boundary else None,
+        boundary.shown if boundary else None,
+        int(state.flow),
     )
 
 
@@ -156,6 +164,7 @@ def changes(before: RunState, after: RunState) -> Changes:
             # A tick's id is its whole key.
             found.drops[name] = [(key,) if name == "ticks" else (after.run_id, key) for key in drops]
     _change_storage(before, after, found)
+    _change_steps(before, after, found)
     _change_ticket(before, after, found)
     keys = [_key_row(after, item) for item in after.keys.items() if item[0] not in before.keys]
     if after.created_key and not before.exists:
@@ -181,6 +190,17 @@ def _change_ticket(before: RunState, after: RunState, found: Changes) -> None:
         found.puts["lane_tickets"] = [_ticket_row(after, after.ticket)]
     elif after.ticket is None and before.ticket is not None:
         found.drops["lane_tickets"] = [(after.run_id,)]
+
+
+def _change_steps(before: RunState, after: RunState, found: Changes) -> None:
+    if before.steps is not after.steps:
+        puts = [_step_row(after, item) for item in after.steps.items() if before.steps.get(item[0]) != item[1]]
+        found.puts.update({"steps": puts} if puts else {})
+
+
+def _step_row(state: RunState, item: tuple[tuple[str, int], Step]) -> Row:
+    where, step = item
+    return (state.run_id, *where, step.rev, step.status, step.attempt)
 
 
 def _stored_row(state: RunState, item: tuple[tuple[str, str, str], Stored]) -> Row:
@@ -227,6 +247,7 @@ def _work_row(state: RunState, work: Work) -> Row:
         claim.claim_token_hash if claim else None,
         claim.lease_until if claim else None,
         int(work.blocked),
+        canonical(list(work.awaits)) if work.awaits else "",
     )
 
 
@@ -241,6 +262,7 @@ def _tick_row(state: RunState, tick: Tick) -> Row:
         tick.result_digest,
         tick.settled_rev,
         " ".join(tick.spent),
+        " ".join(f"{first}-{last}" for first, last in tick.kept),
     )
 
 
@@ -313,6 +335,7 @@ _TABLES: dict[str, tuple[Callable[[RunState], Iterable[Any]], _Make]] = {
     "runnables": (lambda state: state.runnables.values(), _runnable_row),
     "anomalies": (lambda state: state.anomalies.values(), _refusal_row),
     "keys": (_all_keys, lambda _, row: cast(Row, row)),
+    "steps": (lambda state: state.steps.items(), _step_row),
     "run_storage": (lambda state: state.storage.items(), _stored_row),
     "lane_tickets": (lambda state: filter(None, [state.ticket]), _ticket_row),
 }
@@ -333,12 +356,13 @@ def _work(row: dict[str, Any]) -> Work:
         input_rev=row["input_rev"],
         claim=claim,
         blocked=bool(row["blocked"]),
+        awaits=tuple(msgspec.json.decode(row["awaits"])) if row["awaits"] else (),
     )
 
 
 def _tick(row: dict[str, Any]) -> Tick:
     names = ("tick_id", "key", "claimed_rev", "started_at", "outcome", "result_digest", "settled_rev")
-    return Tick(**{name: row[name] for name in names}, spent=tuple(row["spent"].split()))
+    return Tick(**{name: row[name] for name in names}, spent=tuple(row["spent"].split()), kept=_ranges(row["kept"]))
 
 
 def _signal(row: dict[str, Any]) -> Signal:
@@ -362,6 +386,15 @@ def _runnable(row: dict[str, Any]) -> Runnable:
     return Runnable(**{name: row[name] for name in (*names, *results)})
 
 
+def _ranges(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = (part.split("-") for part in text.split())
+    return tuple((int(first), int(last)) for first, last in pairs)
+
+
+def _step(row: dict[str, Any]) -> Step:
+    return Step(rev=row["rev"], status=row["status"], attempt=row["attempt"])
+
+
 def _refusal(row: dict[str, Any]) -> Refusal:
     return Refusal(**{name: row[name] for name in ("reason", "entry_kind", "rev", "runnable_key", "claim_id", "step")})
 
@@ -374,4 +407,7 @@ def _boundary(run: dict[str, Any]) -> Boundary | None:
         kind=run["boundary_kind"],
         rev=run["boundary_rev"],
         expires_at=run["boundary_expires_at"],
+        occurrence=run["boundary_occurrence"],
+        flow=bool(run["boundary_flow"]),
+        shown=run["boundary_shown"],
     )

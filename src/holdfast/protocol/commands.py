@@ -89,6 +89,8 @@ class Settle(ClaimCommand, frozen=True, kw_only=True):
     events: tuple[tuple[str, Any], ...] = ()
     repairs: tuple[int, ...] = ()
     staged: Staged = Staged()
+    awaits: tuple[str, ...] = ()
+    flow: bool = False
 
 
 class Release(ClaimCommand, frozen=True, kw_only=True):
@@ -128,13 +130,14 @@ class Pause(Command, frozen=True, kw_only=True):
 
 
 class Resolve(Command, frozen=True, kw_only=True):
-    """Close the open boundary. `step=None` means whichever is open."""
+    """Close the open boundary. `step=None` means whichever is open, `seen_rev` how much of the run was seen."""
 
     action: str
     step: str | None = None
     actor: str | None = None
     comment: str | None = None
     edited: Any = None
+    seen_rev: int | None = None
     repaired: bool = False
 
 
@@ -146,6 +149,48 @@ class StartChild(ClaimCommand, frozen=True, kw_only=True):
     start: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     repaired: bool = False
+
+
+class RecordStep(ClaimCommand, frozen=True, kw_only=True):
+    """A step of a flow has its answer. Events, outbox rows and children of the step commit with it.
+
+    So do `statements`: SQL of the caller's own, with its parameters, on the same database.
+    """
+
+    name: str
+    occurrence: int = 0
+    status: str = "done"
+    result: Any = None
+    error: str | None = None
+    error_kind: str | None = None
+    attempt: int = 0
+    said: tuple[tuple[int, int], ...] = ()
+    events: tuple[tuple[str, Any], ...] = ()
+    repairs: tuple[int, ...] = ()
+    staged: Staged = Staged()
+    statements: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    repaired: bool = False
+
+
+class TakeSignal(ClaimCommand, frozen=True, kw_only=True):
+    """Receive the oldest signal of this name, if there is one."""
+
+    name: str | None = None
+    occurrence: int = 0
+
+
+class OpenBoundary(ClaimCommand, frozen=True, kw_only=True):
+    """Ask a person, in the middle of a flow."""
+
+    step: str
+    occurrence: int = 0
+    metadata: dict[str, Any] = {}
+    expires_us: int | None = None
+    repaired: bool = False
+
+
+class ExpireBoundary(Command, frozen=True, kw_only=True):
+    """Nobody answered in time."""
 
 
 class BeginTick(Command, frozen=True, kw_only=True):

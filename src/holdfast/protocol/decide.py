@@ -11,12 +11,13 @@ from typing import Any
 
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
-from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, end, lost_fence, refuse
+from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, end, kept, lost_fence, refuse
 from holdfast.protocol.evolve import ACTIONS, BEGUN, judge_claim
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.flows import RECEIVE, joined, oldest_signal
 from holdfast.protocol.lanes import its_turn
-from holdfast.protocol.settle import STORAGE_CONFLICT, deletions, enqueued, last_words, settle
-from holdfast.protocol.state import RunState
+from holdfast.protocol.settle import STORAGE_CONFLICT, deletions, enqueued, last_words, settle, stage
+from holdfast.protocol.state import Boundary, RunState, counted
 from holdfast.protocol.storage import facts_of, has_changed
 from holdfast.protocol.values import digest
 
@@ -60,7 +61,13 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
         if work.claim.claim_id == command.claim_id:
             return Decision(repeat_rev=from_seq)
         decided.append(
-            facts.TickAbandoned(tick_id=work.claim.claim_id, from_seq=from_seq, reason="expired", runnable_key=work.key)
+            facts.TickAbandoned(
+                tick_id=work.claim.claim_id,
+                from_seq=from_seq,
+                reason="expired",
+                runnable_key=work.key,
+                keep=kept(state, work.claim.claim_id),
+            )
         )
     if state.cancel_requested_at is not None:
         return end(state, decided, facts.RunTerminal(status="cancelled", error_kind="cancelled"))
@@ -104,7 +111,7 @@ def _release(state: RunState, command: commands.Release, now: int) -> Decision:
         reason="released",
         runnable_key=command.runnable_key,
         claim_token_hash=command.claim_token_hash,
-        keep=command.keep,
+        keep=kept(state, command.claim_id, command.keep),
     )
     if state.cancel_requested_at is not None and len(state.live_claims(now)) == 1:
         # The last holder lets go of a run that someone wants to stop: nobody else may begin on it.
@@ -179,9 +186,8 @@ def _resolve(state: RunState, command: commands.Resolve, now: int) -> Decision:
         return Decision(refusal="not_found")
     if state.terminal:
         return refuse(state, "terminal_run", "manual_step_resolved", command)
-    fits = boundary and command.step in (None, boundary.step) and command.action in ACTIONS[boundary.kind]
     named = command.action == "resume" or bool(command.actor)
-    if boundary is None or not fits or not named:
+    if boundary is None or not named or not _answers(command, boundary, now):
         return refuse(state, "stale_manual_resolution", "manual_step_resolved", command)
     resolved = facts.ManualStepResolved(
         step=boundary.step,
@@ -189,11 +195,13 @@ def _resolve(state: RunState, command: commands.Resolve, now: int) -> Decision:
         actor=command.actor,
         comment=command.comment,
         edited=command.edited,
+        shown_sha=boundary.shown if boundary.kind == "approval" else None,
         key=command.key,
         key_digest=command.key_digest,
         repaired=command.repaired,
     )
-    if command.action != "reject":
+    if command.action != "reject" or boundary.flow:
+        # A flow hears the answer, whatever it is.
         return Decision(facts=(resolved,))
     error = command.comment or f"{boundary.step} was rejected by {command.actor}"
     return end(
@@ -201,6 +209,13 @@ def _resolve(state: RunState, command: commands.Resolve, now: int) -> Decision:
         [resolved],
         facts.RunTerminal(status="failed", error=capped(error), error_kind="rejected"),
     )
+
+
+def _answers(command: commands.Resolve, boundary: Boundary, now: int) -> bool:
+    """Is this an answer to the open question: to its step, of its kind, by someone who saw it, and in time?"""
+    in_time = boundary.expires_at is None or now < counted(boundary.expires_at, now)
+    saw_it = command.seen_rev is None or command.seen_rev >= boundary.rev
+    return command.step in (None, boundary.step) and command.action in ACTIONS[boundary.kind] and saw_it and in_time
 
 
 def _start_child(state: RunState, command: commands.StartChild, now: int) -> Decision:
@@ -243,6 +258,89 @@ def _finish_child(state: RunState, command: commands.FinishChild, now: int) -> D
         error=command.error,
     )
     return Decision(facts=(finished,))
+
+
+def _record_step(state: RunState, command: commands.RecordStep, now: int) -> Decision:
+    refusal = lost_fence(state, command, now)
+    if refusal:
+        return refuse(state, refusal, "step_recorded", command)
+    known = state.steps.get((command.name, command.occurrence))
+    if known and known.status != "retry":
+        return Decision(repeat_rev=known.rev)
+    before = last_words(state, command)
+    said = list(command.said)
+    if before:
+        said.append((state.rev + 1, state.rev + len(before)))
+    starts = stage(state, command, command.staged, before)
+    recorded = facts.StepRecorded(
+        runnable_key=command.runnable_key,
+        claim_id=command.claim_id,
+        claim_token_hash=command.claim_token_hash,
+        name=command.name,
+        occurrence=command.occurrence,
+        status=command.status,
+        result=command.result,
+        error=None if command.error is None else capped(command.error),
+        error_kind=command.error_kind,
+        attempt=command.attempt,
+        said=[list(each) for each in joined(said)],
+        repaired=command.repaired,
+    )
+    return Decision(facts=(*before, recorded), handoffs=tuple(starts))
+
+
+def _take_signal(state: RunState, command: commands.TakeSignal, now: int) -> Decision:
+    refusal = lost_fence(state, command, now)
+    if refusal:
+        return refuse(state, refusal, "signal_taken", command)
+    step = f"{RECEIVE}{command.name or ''}"
+    known = state.steps.get((step, command.occurrence))
+    if known:
+        return Decision(repeat_rev=known.rev)
+    seq = oldest_signal(state, command.name)
+    if seq is None:
+        return Decision(refusal="no_signal")
+    taken = facts.SignalTaken(
+        runnable_key=command.runnable_key,
+        claim_id=command.claim_id,
+        claim_token_hash=command.claim_token_hash,
+        seq=seq,
+        step=step,
+        occurrence=command.occurrence,
+    )
+    return Decision(facts=(taken,))
+
+
+def _open_boundary(state: RunState, command: commands.OpenBoundary, now: int) -> Decision:
+    """One question at a time: another that is due waits until this one is answered."""
+    refusal = lost_fence(state, command, now)
+    if refusal:
+        return refuse(state, refusal, "manual_step_paused", command)
+    if state.boundary:
+        same = (state.boundary.step, state.boundary.occurrence) == (command.step, command.occurrence)
+        return Decision(repeat_rev=state.boundary.rev) if same else Decision(refusal="active_manual_step")
+    paused = facts.ManualStepPaused(
+        step=command.step,
+        boundary="approval",
+        metadata=command.metadata,
+        expires_us=command.expires_us,
+        occurrence=command.occurrence,
+        flow=True,
+        repaired=command.repaired,
+    )
+    return Decision(facts=(paused,))
+
+
+def _expire_boundary(state: RunState, command: commands.ExpireBoundary, now: int) -> Decision:
+    """Nobody answered: a flow hears that, a pause goes on, and any other approval counts as rejected."""
+    boundary = state.boundary
+    if state.terminal or boundary is None or boundary.expires_at is None or now < counted(boundary.expires_at, now):
+        return Decision(repeat_rev=state.rev)
+    resolved = facts.ManualStepResolved(step=boundary.step, action="expire")
+    if boundary.flow or boundary.kind == "pause":
+        return Decision(facts=(resolved,))
+    error = f"nobody answered {boundary.step} in time"
+    return end(state, [resolved], facts.RunTerminal(status="failed", error=error, error_kind="approval_expired"))
 
 
 def _begin_tick(state: RunState, command: commands.BeginTick, now: int) -> Decision:
@@ -360,6 +458,10 @@ _DECIDERS: dict[type[Command], Callable[[RunState, Any, int], Decision]] = {
     commands.Resolve: _resolve,
     commands.StartChild: _start_child,
     commands.FinishChild: _finish_child,
+    commands.RecordStep: _record_step,
+    commands.TakeSignal: _take_signal,
+    commands.OpenBoundary: _open_boundary,
+    commands.ExpireBoundary: _expire_boundary,
     commands.BeginTick: _begin_tick,
     commands.Speak: _speak,
     commands.CallEndpoint: _call_endpoint,

@@ -12,6 +12,7 @@ from holdfast.protocol import facts
 from holdfast.protocol.commands import ClaimCommand
 from holdfast.protocol.evolve import judge_fence
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.flows import joined
 from holdfast.protocol.state import RunState
 
 DURATION_MAX_US = 1 << 56
@@ -78,6 +79,12 @@ def claimed_rev(state: RunState, claim_id: str) -> int:
     """Where the tick's own entries begin. A slice that does not show the tick has nothing of it to drop."""
     tick = state.ticks.get(claim_id)
     return tick.claimed_rev if tick else state.rev
+
+
+def kept(state: RunState, tick_id: str, more: list[list[int]] | None = None) -> list[list[int]]:
+    """The ranges of the tick's events that stay: those of its finished steps, and what its holder names."""
+    tick = state.ticks.get(tick_id)
+    return [list(each) for each in joined([*(tick.kept if tick else ()), *(more or ())])]
 
 
 def capped(text: str) -> str:

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from holdfast.protocol import facts
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.flows import OURS
 
 _DONE = {"done": "completed", "failed": "error", "cancelled": "cancelled"}
+_STEP = {"done": "completed", "failed": "failed", "retry": "retrying"}
 
 
 class View(NamedTuple):
@@ -51,6 +53,8 @@ def _of_people_and_steps(fact: Fact) -> View | None:
         case facts.ManualStepPaused():
             kind = "approval_requested" if fact.boundary == "approval" else "run_paused"
             return View(kind, {"step": fact.step, "metadata": fact.metadata})
+        case facts.ManualStepResolved(action="expire"):
+            return View("approval_expired", {"step": fact.step})
         case facts.ManualStepResolved():
             data = {"step": fact.step, "action": fact.action, "actor": fact.actor, "comment": fact.comment}
             return View("approval_resolved", data)
@@ -63,8 +67,17 @@ def _of_people_and_steps(fact: Fact) -> View | None:
         case facts.AttemptFailed():
             data = {"step_id": fact.runnable_key, "status": "failed", "error": fact.error}
             return View("step_complete", data, fact.claim_id)
+        case facts.StepRecorded() if not fact.name.startswith(OURS):
+            return _recorded(fact)
         case _:
             return None
+
+
+def _recorded(fact: facts.StepRecorded) -> View:
+    data: dict[str, Any] = {"step_id": fact.name, "status": _STEP.get(fact.status, fact.status)}
+    if fact.error is not None:
+        data["error"] = fact.error
+    return View("step_complete", data, fact.claim_id, fact.attempt)
 
 
 def _started(fact: facts.AttemptClaimed) -> View:

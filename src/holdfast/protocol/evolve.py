@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.protocol import facts
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.flows import APPROVAL, STATUSES, awaited, is_satisfied, record, take, wake
 from holdfast.protocol.lanes import queue_up
 from holdfast.protocol.state import (
     NEVER,
@@ -28,6 +29,7 @@ from holdfast.protocol.state import (
     RunState,
     Signal,
     Status,
+    Step,
     Tick,
     Work,
     counted,
@@ -38,7 +40,7 @@ from holdfast.protocol.values import digest, fingerprint
 SETTLED_OUTCOMES = frozenset({"ok", "continue", "wait", "retry"})
 BEGUN = "begun"
 """The outcome of a tick that was begun for direct calls: it is nobody's claim and never ends."""
-ACTIONS = {"pause": frozenset({"resume"}), "approval": frozenset({"approve", "reject"})}
+ACTIONS = {"pause": frozenset({"resume", "expire"}), "approval": frozenset({"approve", "reject", "expire"})}
 
 
 def evolve(state: RunState, fact: Fact, at: int) -> RunState:
@@ -192,7 +194,7 @@ def _settled(state: RunState, fact: facts.TickSettled, at: int) -> RunState:
     if verdict:
         return state if verdict == "repeat" else _refuse(state, fact, verdict)
     work = replace(state.work[ROOT], claim=None, deliveries=0)
-    state = _close_tick(state, fact.claim_id, fact.outcome, fact.result_digest)
+    state = replace(_close_tick(state, fact.claim_id, fact.outcome, fact.result_digest), flow=state.flow or fact.flow)
     if fact.outcome == "retry":
         return _try_again(state, work, fact, at)
     state = replace(_consume(state, fact.claim_id), last_error=None, error_kind=None, wake_at=None)
@@ -214,8 +216,11 @@ def _rest(state: RunState, work: Work, fact: facts.TickSettled, at: int) -> RunS
         visible_at = fact.until_us
     else:
         visible_at = at + fact.delay_us if fact.delay_us is not None else NEVER
+    awaits = tuple(fact.awaits)
+    if is_satisfied(state, awaits):
+        return state.with_work(replace(work, visible_at=at, waiting=False, input_rev=None, awaits=()))
     state = replace(state, wake_at=None if visible_at == NEVER else visible_at)
-    return state.with_work(replace(work, visible_at=visible_at, waiting=True, input_rev=None))
+    return state.with_work(replace(work, visible_at=visible_at, waiting=True, input_rev=None, awaits=awaits))
 
 
 def _consume(state: RunState, tick_id: str) -> RunState:
@@ -230,7 +235,7 @@ def _consume(state: RunState, tick_id: str) -> RunState:
 def _deliver_mail(state: RunState, at: int) -> RunState:
     """Bind the oldest waiting signal to the next tick, unless an input is bound already or a person is asked first."""
     root = state.work.get(ROOT)
-    if not state.mailbox or state.boundary or (root and not (root.waiting and root.claim is None)):
+    if state.flow or not state.mailbox or state.boundary or (root and not (root.waiting and root.claim is None)):
         return state
     return replace(state, wake_at=None).with_work(Work(visible_at=at, input_rev=state.mailbox[0]))
 
@@ -316,7 +321,7 @@ def _signal(state: RunState, fact: facts.SignalReceived, at: int) -> RunState:
     root = state.work.get(ROOT)
     if fact.interrupt and root and root.claim is None and not root.waiting and not state.boundary:
         state = replace(state, wake_at=None).with_work(replace(root, visible_at=at))
-    return _deliver_mail(state, at)
+    return _deliver_mail(wake(state, awaited(fact.name), at), at)
 
 
 def _cancel(state: RunState, fact: facts.CancelRequested, at: int) -> RunState:
@@ -330,14 +335,27 @@ def _paused(state: RunState, fact: facts.ManualStepPaused, at: int) -> RunState:
         same = (state.boundary.step, state.boundary.kind) == (fact.step, fact.boundary)
         return state if same else _refuse(state, fact, "active_manual_step")
     expires_at = None if fact.expires_us is None else at + fact.expires_us
-    return replace(state, boundary=Boundary(step=fact.step, kind=fact.boundary, rev=state.rev, expires_at=expires_at))
+    boundary = Boundary(
+        step=fact.step,
+        kind=fact.boundary,
+        rev=state.rev,
+        expires_at=expires_at,
+        occurrence=fact.occurrence,
+        flow=fact.flow,
+        shown=fingerprint(fact.metadata),
+    )
+    return replace(state, boundary=boundary)
 
 
 def _resolved(state: RunState, fact: facts.ManualStepResolved, at: int) -> RunState:
     boundary = state.boundary
     if boundary is None or boundary.step != fact.step or fact.action not in ACTIONS[boundary.kind]:
         return _refuse(state, fact, "stale_manual_resolution")
-    return _deliver_mail(replace(_remember_key(state, fact), boundary=None), at)
+    state = replace(_remember_key(state, fact), boundary=None)
+    if boundary.flow:
+        answered = (f"{APPROVAL}{boundary.step}", boundary.occurrence)
+        state = replace(state, steps=state.steps.set(answered, Step(rev=state.rev, status="done")))
+    return _deliver_mail(wake(state, f"approval:{boundary.step}", at), at)
 
 
 def _child_started(state: RunState, fact: facts.ChildRunStarted, at: int) -> RunState:
@@ -365,7 +383,8 @@ def _child_finished(state: RunState, fact: facts.ChildRunFinished, at: int) -> R
     if child.status is not None:
         return state
     finished = replace(child, status=fact.status, finished_rev=state.rev)
-    return replace(state, children=state.children.set(child.child_run_id, finished))
+    state = replace(state, children=state.children.set(child.child_run_id, finished))
+    return wake(state, f"child:{child.child_run_id}", at)
 
 
 def _planned(state: RunState, fact: facts.RunnablePlanned, at: int) -> RunState:
@@ -524,6 +543,23 @@ def _lane_entered(state: RunState, fact: facts.LaneEntered, at: int) -> RunState
     return replace(state, ticket=replace(state.ticket, held=True))
 
 
+def _step_recorded(state: RunState, fact: facts.StepRecorded, at: int) -> RunState:
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
+    if refusal or fact.status not in STATUSES:
+        return _refuse(state, fact, refusal or "malformed_entry")
+    return record(state, fact)
+
+
+def _signal_taken(state: RunState, fact: facts.SignalTaken, at: int) -> RunState:
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
+    if refusal:
+        return _refuse(state, fact, refusal)
+    is_free = fact.seq in state.mailbox and fact.seq != state.input_rev
+    if not is_free and (fact.step, fact.occurrence) not in state.steps:
+        return _refuse(state, fact, "malformed_entry")
+    return take(state, fact)
+
+
 def _deleted(state: RunState, fact: facts.RunDeleted, at: int) -> RunState:
     """Only what is over can be deleted: nobody's work, parent or lane is left behind."""
     return replace(state, deleted=True) if state.terminal else _refuse(state, fact, "malformed_entry")
@@ -589,6 +625,8 @@ _HANDLERS: dict[type[Fact], Callable[[RunState, Any, int], RunState]] = {
     facts.TickBegun: _begun,
     facts.EndpointCalled: _called,
     facts.LaneEntered: _lane_entered,
+    facts.StepRecorded: _step_recorded,
+    facts.SignalTaken: _signal_taken,
     facts.RunDeleted: _deleted,
 }
 

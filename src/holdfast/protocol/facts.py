@@ -98,7 +98,11 @@ class AttemptHeartbeat(Fenced, frozen=True, kw_only=True):
 
 
 class TickSettled(Fenced, frozen=True, kw_only=True):
-    """A tick ended and the run goes on: `ok` rests, `continue` and `retry` run again, `wait` sleeps."""
+    """A tick ended and the run goes on: `ok` rests, `continue` and `retry` run again, `wait` sleeps.
+
+    `awaits` names what ends the sleep early: `signal:<name>`, `child:<run id>`, `approval:<step>`. The run of a flow
+    is woken by nothing else.
+    """
 
     kind: ClassVar[str] = "tick_settled"
     outcome: str
@@ -109,6 +113,8 @@ class TickSettled(Fenced, frozen=True, kw_only=True):
     delay_us: Duration | None = None
     error: str | None = None
     error_kind: str | None = None
+    awaits: list[str] = []
+    flow: bool = False
     repaired: bool = False
 
 
@@ -175,11 +181,13 @@ class ManualStepPaused(Fact, frozen=True, kw_only=True):
     boundary: str = msgspec.field(name="kind")
     metadata: dict[str, Any] = {}
     expires_us: Duration | None = None
+    occurrence: Count = 0
+    flow: bool = False
     repaired: bool = False
 
 
 class ManualStepResolved(Fact, frozen=True, kw_only=True):
-    """A person closed the open boundary."""
+    """A person closed the open boundary, or nobody did in time. `shown_sha` is what they were shown, as a hash."""
 
     kind: ClassVar[str] = "manual_step_resolved"
     step: str
@@ -187,6 +195,7 @@ class ManualStepResolved(Fact, frozen=True, kw_only=True):
     actor: str | None = None
     comment: str | None = None
     edited: Any = None
+    shown_sha: str | None = None
     key: str | None = None
     key_digest: str | None = None
     repaired: bool = False
@@ -366,6 +375,33 @@ class LaneEntered(Fact, frozen=True, kw_only=True):
     kind: ClassVar[str] = "lane_entered"
 
 
+class StepRecorded(Fenced, frozen=True, kw_only=True):
+    """A step of a flow has its answer: a body that runs again gets it instead of running the step again.
+
+    `status` is `done`, `failed` for good, or `retry`. `said` are the ranges of the events that belong to it.
+    """
+
+    kind: ClassVar[str] = "step_recorded"
+    name: str
+    occurrence: Count = 0
+    status: str = "done"
+    result: Any = None
+    error: str | None = None
+    error_kind: str | None = None
+    attempt: Count = 0
+    said: list[list[int]] = []
+    repaired: bool = False
+
+
+class SignalTaken(Fenced, frozen=True, kw_only=True):
+    """A flow received the signal that stands at `seq`."""
+
+    kind: ClassVar[str] = "signal_taken"
+    seq: Count
+    step: str
+    occurrence: Count = 0
+
+
 class RunDeleted(Fact, frozen=True, kw_only=True):
     """The run is hidden from everyone but the readers of this thread."""
 
@@ -402,6 +438,8 @@ KINDS: dict[str, type[Fact]] = {
         TickBegun,
         EndpointCalled,
         LaneEntered,
+        StepRecorded,
+        SignalTaken,
         RunDeleted,
     )
 }

@@ -17,6 +17,7 @@ from holdfast.protocol.decisions import (
     capped,
     claimed_rev,
     end,
+    kept,
     lost_fence,
     microseconds,
     refuse,
@@ -55,6 +56,18 @@ def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
         # Nothing of the tick is kept: it judged by rows that are no longer so.
         outcome, staged = Retry(STORAGE_CONFLICT, kind=STORAGE_CONFLICT), commands.Staged()
     before = [*said, *storage.facts_of(command.claim_id, command.runnable_key, staged.storage)]
+    starts = stage(state, command, staged, before)
+    if command.runnable_key != ROOT:
+        decided = _settle_step(state, command, outcome, result_digest)
+    else:
+        decided = _apply_outcome(state, command, outcome, result_digest)
+    return _together(state, before, starts, decided, staged.deletes)
+
+
+def stage(
+    state: RunState, command: commands.Settle | commands.RecordStep, staged: commands.Staged, before: list[Fact]
+) -> list[Handoff]:
+    """Add the outbox rows and the children that are new; answer how the children are started."""
     before += enqueued(command.claim_id, staged.outbox)
     children = [child for child in staged.children if child.child_run_id not in state.children]
     starts = [
@@ -62,11 +75,7 @@ def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
         for place, child in enumerate(children)
     ]
     before += [_child_started(state, command, child) for child in children]
-    if command.runnable_key != ROOT:
-        decided = _settle_step(state, command, outcome, result_digest)
-    else:
-        decided = _apply_outcome(state, command, outcome, result_digest)
-    return _together(state, before, starts, decided, staged.deletes)
+    return starts
 
 
 def _together(
@@ -83,7 +92,7 @@ def deletions(state: RunState, deletes: tuple[str, ...], *, last: int) -> tuple[
     return tuple(Handoff(target_run_id=state.run_id, kind=f"delete_{what}", fact=last) for what in deletes)
 
 
-def last_words(state: RunState, command: commands.Settle | commands.Emit) -> list[Fact]:
+def last_words(state: RunState, command: commands.Settle | commands.Emit | commands.RecordStep) -> list[Fact]:
     attempt = state.work[command.runnable_key].attempt
     return [
         facts.Event(
@@ -113,7 +122,7 @@ def enqueued(tick_id: str, rows: Iterable[commands.OutboxRow]) -> list[Fact]:
     ]
 
 
-def _child_started(state: RunState, command: commands.Settle, child: commands.ChildStart) -> Fact:
+def _child_started(state: RunState, command: commands.Settle | commands.RecordStep, child: commands.ChildStart) -> Fact:
     return facts.ChildRunStarted(
         child_run_id=child.child_run_id,
         clog_id=child.clog_id,
@@ -142,7 +151,8 @@ def _apply_outcome(state: RunState, command: commands.Settle, outcome: Outcome, 
             )
             return Decision(facts=(settled,))
         case Wait():
-            return Decision(facts=(_settled(command, "wait", result_digest, **_sleep(outcome)),))
+            settled = _settled(command, "wait", result_digest, awaits=list(command.awaits), **_sleep(outcome))
+            return Decision(facts=(settled,))
         case Retry():
             return _retry(state, command, outcome, result_digest)
         case Fail(error=error, kind=kind):
@@ -181,7 +191,7 @@ def _unsay(state: RunState, command: commands.Settle) -> tuple[Fact, ...]:
         from_seq=since,
         reason="retry",
         runnable_key=command.runnable_key,
-        keep=command.keep,
+        keep=kept(state, command.claim_id, command.keep),
     )
     return (dropped,)
 
@@ -212,6 +222,7 @@ def _settled(command: commands.Settle, outcome: str, result_digest: str, **field
         claim_token_hash=command.claim_token_hash,
         outcome=outcome,
         result_digest=result_digest,
+        flow=command.flow,
         repaired=command.repaired,
         **fields,
     )

@@ -75,6 +75,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int = 0
     input_rev: int | None = None
     claim: Claim | None = None
+    awaits: tuple[str, ...] = ()
+    """What makes it due before its time, while it waits."""
     blocked: bool = False
     """Its run waits for its lane; nobody may claim it before that."""
 
@@ -89,8 +91,18 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None = None
     result_digest: str | None = None
     settled_rev: int | None = None
+    kept: tuple[tuple[int, int], ...] = ()
+    """Ranges of its events that stay, whatever becomes of the tick."""
     spent: tuple[str, ...] = ()
     """Which clogs have used their one read (`r:clog`) and their one write (`w:clog`)."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a flow that has an answer, or failed attempts."""
+
+    rev: int
+    status: str
+    attempt: int = 0
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +138,11 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     rev: int
     expires_at: int | None = None
+    occurrence: int = 0
+    flow: bool = False
+    """A flow asks: it hears any answer, a rejection too."""
+    shown: str = ""
+    """The fingerprint of what a person is shown."""
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +227,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: int | None = None
     boundary: Boundary | None = None
     ticket: Ticket | None = None
+    flow: bool = False
     deleted: bool = False
 
     work: Map[str, Work] = Map()
@@ -222,6 +240,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     runnables: Map[str, Runnable] = Map()
     keys: Map[str, KeyUse] = Map()
     anomalies: Map[tuple[str, str], Refusal] = Map()
+    steps: Map[tuple[str, int], Step] = Map()
     storage: Map[tuple[str, str, str], Stored] = Map()
     """Rows of run and tick scope, by (clog, tick, row); the tick is empty in run scope."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.runtime.explanation import Explanation
+from holdfast.runtime.inbox import OpenQuestion
 from holdfast.runtime.inspection import Inspection
 from holdfast.runtime.listing import ListedRun, Page
 from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt, without_hashes
@@ -14,6 +15,7 @@ __all__ = [
     "Explanation",
     "Inspection",
     "ListedRun",
+    "OpenQuestion",
     "Page",
     "RunInfo",
     "SignalReceipt",

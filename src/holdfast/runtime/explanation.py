@@ -161,14 +161,29 @@ def _held(seen: Inspection, lane_place: int | None) -> str:
 
 
 def _later(seen: Inspection, lane_place: int | None) -> str:
+    first = seen.scheduled_attempts[0]
+    if seen.is_flow and first.status != "retry_scheduled":
+        return _flow_waits(seen, first.awaits)
     if seen.next_visible_at is None:
         return "It waits for a signal; nothing else is planned."
     until = f"until {_when(seen.next_visible_at)}, in {_span(seen.next_visible_at - seen.seen_at)}"
-    first = seen.scheduled_attempts[0]
     if first.status == "retry_scheduled":
         why = f": {seen.last_error}" if seen.last_error else ""
         return f"It waits {until}, before try {first.attempt + 1} of {seen.max_attempts}{_of_step(first)}{why}."
     return f"It waits {until}{_of_step(first)}; a signal may come first."
+
+
+def _flow_waits(seen: Inspection, awaits: tuple[str, ...]) -> str:
+    """A flow is woken by what it waits for and by nothing else."""
+    waits = [_awaited(*what.split(":", 1)) for what in awaits]
+    if seen.next_visible_at is not None:
+        waits.append(f"until {_when(seen.next_visible_at)}, in {_span(seen.next_visible_at - seen.seen_at)}")
+    return f"It waits {' or '.join(waits)}."
+
+
+def _awaited(kind: str, name: str) -> str:
+    words = {"child": f"for child run {name}", "approval": f"for an answer to {name!r}"}
+    return words.get(kind) or (f"for signal {name!r}" if name else "for a signal")
 
 
 def _rests(seen: Inspection, lane_place: int | None) -> str:

@@ -59,7 +59,7 @@ async def read_history(store: Store[RunState], state: RunState) -> History:
         told += [(each, fact_of(each)) for each in proved([entry], after=entry.rev - 1)]
     opened = {entry.rev: fact for entry, fact in told}.get(state.boundary.rev if state.boundary else 0)
     return History(
-        receipts=tuple(_receipt(entry, fact) for entry, fact in told),
+        receipts=tuple(_receipt(entry, fact) for entry, fact in told if not _is_of_a_flow(fact)),
         created=_first(told, facts.RunCreated),
         forked=_first(told, facts.RunForked),
         boundary_metadata=opened.metadata if isinstance(opened, facts.ManualStepPaused) else {},
@@ -74,6 +74,11 @@ def repeats(receipts: Iterable[Receipt]) -> int:
 
 def _first(told: list[tuple[Entry, Fact]], kind: type[Any]) -> Any:
     return next((fact for _, fact in told if isinstance(fact, kind)), None)
+
+
+def _is_of_a_flow(fact: Fact) -> bool:
+    """A flow that asks a person orders nothing."""
+    return isinstance(fact, facts.ManualStepPaused) and fact.flow
 
 
 def _receipt(entry: Entry, fact: Fact) -> Receipt:

@@ -39,6 +39,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     owner_id: str | None = None
     lease_until: datetime | None = None
     blocked: bool = False
+    awaits: tuple[str, ...] = ()
+    """What a flow waits for: `signal:<name>`, `child:<run id>`, `approval:<step>`."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +146,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     child_runs: tuple[ChildRun, ...]
     replayed_from: str | None
     forked_from: str | None
+    is_flow: bool
     ticks: tuple[SeenTick, ...]
 
     @property
@@ -190,6 +193,7 @@ def inspection(state: RunState, now: int, history: History) -> Inspection:
         child_runs=_children(state),
         replayed_from=created.replayed_from if created else None,
         forked_from=history.forked.source_run_id if history.forked else None,
+        is_flow=state.flow,
         ticks=_ticks(state),
         anomalies=tuple(_anomaly(each) for each in sorted(state.anomalies.values(), key=lambda each: each.rev)),
         **parts,
@@ -253,6 +257,7 @@ def _attempt(work: Work) -> Attempt:
         owner_id=claim.owner_id if claim else None,
         lease_until=from_us(claim.lease_until) if claim else None,
         blocked=work.blocked,
+        awaits=work.awaits,
     )
 
 

@@ -6,7 +6,7 @@ import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -16,6 +16,7 @@ from holdfast.protocol.state import Status
 from holdfast.protocol.values import whole_number
 from holdfast.store import Row
 
+T = TypeVar("T")
 LIMIT_MAX = 100
 STATUSES: tuple[str, ...] = get_args(Status)
 _INSTANT_MAX = 1 << 62
@@ -44,10 +45,10 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     rev: int
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     """Some of a list. `next` is the cursor of what follows, None at the end."""
 
-    items: list[ListedRun]
+    items: list[T]
     next: str | None
 
 
@@ -80,10 +81,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     def values(self) -> tuple[Any, ...]:
         return (*(value for _, value in self.equal), *(self.statuses or ()), *(self.before or ()))
 
-    def page(self, rows: Sequence[Row]) -> Page:
+    def page(self, rows: Sequence[Row]) -> Page[ListedRun]:
         items = [_listed(row) for row in rows[: self.limit]]
         following = len(rows) > self.limit
-        return Page(items, _cursor(rows[self.limit - 1]) if following else None)
+        last = dict(zip(_COLUMNS, rows[self.limit - 1], strict=True)) if following else {}
+        return Page(items, cursor_at(last["created_at"], last["run_id"]) if last else None)
 
 
 def question(
@@ -93,7 +95,7 @@ def question(
     return Question(
         equal=tuple((column, value) for column, value in equal.items() if value is not None),
         statuses=None if status is None else _statuses(status),
-        before=None if cursor is None else _place(cursor),
+        before=None if cursor is None else place_of(cursor),
         limit=min(whole_number(limit, "limit", 1, 1 << 31), LIMIT_MAX),
     )
 
@@ -106,12 +108,13 @@ def _statuses(status: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def _cursor(row: Row) -> str:
-    named = dict(zip(_COLUMNS, row, strict=True))
-    return urlsafe_b64encode(f"{named['created_at']}/{named['run_id']}".encode()).decode().rstrip("=")
+def cursor_at(created_at: int, run_id: str) -> str:
+    """What stands for everything after this run in a list."""
+    return urlsafe_b64encode(f"{created_at}/{run_id}".encode()).decode().rstrip("=")
 
 
-def _place(cursor: str) -> tuple[int, str]:
+def place_of(cursor: str) -> tuple[int, str]:
+    """The run after which a page begins; `InvalidValue` for a cursor that no list has made."""
     try:
         text = urlsafe_b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}".encode("ascii")).decode("ascii")
         created_at, _, run_id = text.partition("/")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Any, Literal
 
+from holdfast.errors import RunCancelled, RunFailed
 from holdfast.identity import check_id
 from holdfast.journal import RunPlanner
 from holdfast.moments import from_us
@@ -15,9 +18,10 @@ from holdfast.protocol.values import whole_number
 from holdfast.runtime.claims import Claims
 from holdfast.runtime.explanation import Explanation, explanation
 from holdfast.runtime.history import read_history
+from holdfast.runtime.inbox import OpenQuestion, open_questions
 from holdfast.runtime.inspection import Inspection, inspection
 from holdfast.runtime.lane_places import lane_place
-from holdfast.runtime.listing import Page, question
+from holdfast.runtime.listing import ListedRun, Page, question
 from holdfast.runtime.records import Event
 from holdfast.store import SliceRequest
 
@@ -36,7 +40,7 @@ class Questions(Claims):
         status: str | Sequence[str] | None = None,
         limit: int = 20,
         cursor: str | None = None,
-    ) -> Page:
+    ) -> Page[ListedRun]:
         """Runs without their contents, newest first; at most 100 at a time. `cursor` is the `next` of the last page.
 
         A run that is created meanwhile never moves the pages that follow.
@@ -50,6 +54,23 @@ class Questions(Claims):
         if asked.statuses == ():
             return Page([], None)
         return asked.page(await self._store.fetch(asked.text, *asked.values))
+
+    async def approvals(
+        self,
+        session_id: str | None = None,
+        clog_id: str | None = None,
+        kind: Literal["pause", "approval"] | None = "approval",
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[OpenQuestion]:
+        """The inbox: open questions over all runs, those of the newest runs first; `kind=None` shows pauses too."""
+        equal = {
+            "session_id": None if session_id is None else check_id(session_id, "session_id"),
+            "clog_id": None if clog_id is None else check_id(clog_id, "clog_id"),
+            "boundary_kind": kind,
+            "user_id": self._user_id,
+        }
+        return await open_questions(self.journal, equal, limit, cursor)
 
     async def inspect(self, run_id: str) -> Inspection | None:
         """Everything about the run at one instant; None for a run that this caller does not know."""
@@ -66,6 +87,20 @@ class Questions(Claims):
             known_clogs=self._known_clogs,
             lane_place=await lane_place(self._store, seen[0]),
         )
+
+    async def result(self, run_id: str, timeout: float | None = None) -> Any:
+        """The output of a run, once it is done; `RunFailed`, `RunCancelled` or `TimeoutError` if it is not."""
+        listener = self._store.listen(f"run:{check_id(run_id, 'run_id')}")
+        try:
+            async with asyncio.timeout(timeout):
+                while not (run := await self._existing(run_id)).finished_at:
+                    await listener.wait(POLL_S)
+        finally:
+            listener.close()
+        if run.status == "done":
+            return run.output
+        wrong = RunCancelled if run.status == "cancelled" else RunFailed
+        raise wrong(f"run {run_id} is {run.status}: {run.last_error or run.error_kind or ''}", run=run)
 
     async def events(
         self, run_id: str, after: int = 0, *, follow: bool = False, limit: int | None = None

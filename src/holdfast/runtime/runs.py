@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from holdfast.errors import Conflict, DatabaseError, InvalidValue, NotFound
@@ -10,6 +11,7 @@ from holdfast.identity import check_id, check_name, new_id
 from holdfast.journal import Executed
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
+from holdfast.protocol.decisions import microseconds
 from holdfast.protocol.outcomes import UNSET
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, fingerprint
@@ -115,35 +117,65 @@ class Runs(Core):
         step: str,
         kind: Literal["pause", "approval"] = "pause",
         metadata: dict[str, Any] | None = None,
+        *,
+        expires: float | timedelta | None = None,
     ) -> RunInfo:
-        """Open a question to a person. While it is open nobody can claim the run; signals queue."""
+        """Open a question to a person. While it is open nobody can claim the run; signals queue.
+
+        Once it expires a pause is over, and an approval fails the run.
+        """
         if kind not in ("pause", "approval"):
             raise InvalidValue(f"kind is {kind!r}; use 'pause' or 'approval'")
         notes, repaired = clean(metadata or {})
-        command = commands.Pause(step=check_name(step, "step"), boundary=kind, metadata=notes, repaired=repaired)
+        command = commands.Pause(
+            step=check_name(step, "step"),
+            boundary=kind,
+            metadata=notes,
+            expires_us=None if expires is None else microseconds(expires),
+            repaired=repaired,
+        )
         return await self._decided(run_id, command)
 
     async def resume(
         self, run_id: str, *, actor: str | None = None, step: str | None = None, key: str | None = None
     ) -> RunInfo:
+        """End the open pause."""
         return await self._resolve(run_id, "resume", actor=actor, step=step, key=key)
 
     async def approve(
         self,
         run_id: str,
         *,
-        actor: str,
+        actor: str | None = None,
         step: str | None = None,
         comment: str | None = None,
         edited: Any = None,
+        seen_rev: int | None = None,
         key: str | None = None,
     ) -> RunInfo:
-        return await self._resolve(run_id, "approve", actor=actor, step=step, comment=comment, edited=edited, key=key)
+        """Say yes to the open question, perhaps with other arguments than were shown (`edited`).
+
+        `Conflict` (`stale_manual_resolution`) without an actor, for another step or kind, after it expired or was
+        answered, and for someone whose `seen_rev` is older than the question. The same answer with the same `key`
+        again is the first one.
+        """
+        told = {"actor": actor, "step": step, "comment": comment, "edited": edited, "seen_rev": seen_rev}
+        return await self._resolve(run_id, "approve", key=key, **told)
 
     async def reject(
-        self, run_id: str, *, actor: str, step: str | None = None, comment: str | None = None, key: str | None = None
+        self,
+        run_id: str,
+        *,
+        actor: str | None = None,
+        step: str | None = None,
+        comment: str | None = None,
+        edited: Any = None,
+        seen_rev: int | None = None,
+        key: str | None = None,
     ) -> RunInfo:
-        return await self._resolve(run_id, "reject", actor=actor, step=step, comment=comment, key=key)
+        """Say no. A flow hears it and goes on; any other run ends failed (`rejected`). Refused like `approve`."""
+        told = {"actor": actor, "step": step, "comment": comment, "edited": edited, "seen_rev": seen_rev}
+        return await self._resolve(run_id, "reject", key=key, **told)
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         """What a creation is told, with what this runtime adds; for one user, everything is theirs."""

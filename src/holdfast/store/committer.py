@@ -55,6 +55,10 @@ class _Wish(Generic[S]):
     def run_id(self) -> str:
         return self.intention.request.run_id
 
+    @property
+    def claim_id(self) -> str:
+        return self.intention.request.claim_id
+
     def answer(self, committed: Committed[S]) -> None:
         if not self.future.done():
             self.future.set_result(committed)
@@ -67,10 +71,12 @@ class _Wish(Generic[S]):
 class _Fold(Generic[S]):
     """The wishes of one run, folded onto one state."""
 
-    def __init__(self, state: S, head: int, now: int) -> None:
+    def __init__(self, state: S, head: int, now: int, claims: frozenset[str] = frozenset()) -> None:
         self.before = self.after = state
         self.head = head
         self.now = now
+        self.claims = claims
+        """Whose part of the run the state shows. Another claim's ticks and anomalies may be missing from it."""
         self.plans: list[tuple[_Wish[S], Plan[S], int]] = []
         self.length = 0
 
@@ -101,7 +107,7 @@ class Committer(Generic[S]):
         self._on_commit = on_commit
         self._members_max = BATCH_MEMBERS_MAX if grouped else 1
         self._waiting: list[_Wish[S]] = []
-        self._fresh: dict[str, tuple[S, int]] = {}
+        self._fresh: dict[str, tuple[_Fold[S], int]] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._exact: set[asyncio.Task[None]] = set()
         self.commits = 0
@@ -153,12 +159,12 @@ class Committer(Generic[S]):
         by_run: dict[str, list[_Wish[S]]] = {}
         for wish in batch:
             by_run.setdefault(wish.run_id, []).append(wish)
-        unread = {run_id: wishes for run_id, wishes in by_run.items() if any(wish.known is None for wish in wishes)}
+        unread = {run_id: wishes for run_id, wishes in by_run.items() if not _are_known(wishes)}
         folds = await self._read_folds(unread)
         for run_id, wishes in by_run.items():
             if run_id not in unread:
                 known = self._known(wishes[0])
-                folds[run_id] = _Fold(known, self._planner.head(known), 0)
+                folds[run_id] = _Fold(known, self._planner.head(known), 0, _claims(wishes))
         for run_id, wishes in by_run.items():
             for wish in wishes:
                 await self._plan(folds[run_id], wish)
@@ -175,16 +181,18 @@ class Committer(Generic[S]):
             # All parts are of one snapshot, so together they are one larger slice.
             whole = merged([next(seen) for _ in wishes])
             state = self._planner.open(run_id, whole)
-            folds[run_id] = _Fold(state, self._planner.head(state), whole.now)
+            folds[run_id] = _Fold(state, self._planner.head(state), whole.now, _claims(wishes))
         return folds
 
     def _known(self, wish: _Wish[S]) -> S:
         """The newest state we can plan on without reading: what the last batch left, if it is newer."""
         assert wish.known is not None
-        fresh = self._fresh.get(wish.run_id)
-        if fresh is None or self._planner.head(fresh[0]) <= self._planner.head(wish.known):
+        fold, at = self._fresh.get(wish.run_id, (None, 0))
+        if fold is None or wish.claim_id not in fold.claims:
             return wish.known
-        return self._planner.resolved(*fresh)
+        if self._planner.head(fold.after) <= self._planner.head(wish.known):
+            return wish.known
+        return self._planner.resolved(fold.after, at)
 
     async def _plan(self, fold: _Fold[S], wish: _Wish[S]) -> None:
         try:
@@ -245,7 +253,7 @@ class Committer(Generic[S]):
                 continue
             accepted.append(member)
             intentions += len(fold.plans)
-            self._fresh[member.run_id] = (fold.after, result.at)
+            self._fresh[member.run_id] = (fold, result.at)
             fold.answer(result.at)
         if accepted:
             self._count(accepted, intentions)
@@ -322,6 +330,15 @@ class Committer(Generic[S]):
         if at is not None:
             self._count([self._member(fold)], 1)
         return True
+
+
+def _are_known(wishes: Sequence[_Wish[Any]]) -> bool:
+    """Can all of them be planned on what one of them knows? Only if they speak of one claim."""
+    return len(_claims(wishes)) == 1 and all(wish.known is not None for wish in wishes)
+
+
+def _claims(wishes: Sequence[_Wish[Any]]) -> frozenset[str]:
+    return frozenset(wish.claim_id for wish in wishes)
 
 
 def _refused(error: Rejected) -> DatabaseError:

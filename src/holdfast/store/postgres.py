@@ -28,9 +28,11 @@ from holdfast.store.types import (
     Mark,
     Member,
     OutcomeUnknown,
+    Rejected,
     Row,
     Slice,
     SliceRequest,
+    Statement,
     Written,
 )
 
@@ -156,6 +158,7 @@ class Postgres:
                 if written.at is None:
                     # Decided under the lock, at this very instant: only a run that was not there to lock can differ.
                     raise Busy(f"run {request.run_id} was created meanwhile")
+                await _run_statements(connection, member.statements)
                 return written.at
 
         return await self._opened().exact.run(job, lost=OutcomeUnknown)
@@ -312,6 +315,15 @@ def _qualified(text: str, prefix: str) -> str:
 
 async def _rows(connection: Any, text: str, arguments: Sequence[Any]) -> list[Row]:
     return [tuple(record) for record in await connection.fetch(text, *arguments)]
+
+
+async def _run_statements(connection: Any, statements: Sequence[Statement]) -> None:
+    try:
+        for text, params in statements:
+            await connection.fetch(text, *params)
+    except ValueError as error:
+        # What the driver cannot send is no lost connection, though it says so in the same words.
+        raise Rejected(f"a parameter does not fit its statement: {error}") from error
 
 
 def _written(rows: list[Row]) -> list[Written]:

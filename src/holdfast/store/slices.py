@@ -23,7 +23,20 @@ PARTS: dict[str, str] = {
     """,
     "children": """
         SELECT * FROM {s}children
-        WHERE run_id = :run_id AND (status IS NULL OR child_run_id = :child_run_id)
+        WHERE run_id = :run_id AND (status IS NULL OR child_run_id = :child_run_id OR child_run_id IN {awaited})
+    """,
+    "steps": """
+        SELECT * FROM {s}steps
+        WHERE run_id = :run_id AND name = :step AND occurrence = CAST(nullif(:occurrence, '') AS integer)
+    """,
+    # The oldest of each name that is waited for is enough.
+    "awaited": """
+        SELECT * FROM {s}signals g
+        WHERE g.run_id = :run_id AND g.tick_id IS NULL AND coalesce(g.name, '') IN {awaited}
+          AND g.seq = (
+              SELECT min(o.seq) FROM {s}signals o
+              WHERE o.run_id = :run_id AND o.tick_id IS NULL AND coalesce(o.name, '') = coalesce(g.name, '')
+          )
     """,
     "runnables": "SELECT * FROM {s}runnables WHERE run_id = :run_id AND key = :runnable_key",
     "keys": "SELECT * FROM {s}keys WHERE scope = :scope AND key = :key",
@@ -56,7 +69,7 @@ PARTS: dict[str, str] = {
 WHOLE: dict[str, str] = {
     **{
         name: f"SELECT * FROM {{s}}{name} WHERE run_id = :run_id"
-        for name in ("work", "signals", "ticks", "children", "runnables", "anomalies")
+        for name in ("work", "signals", "ticks", "children", "runnables", "anomalies", "steps")
     },
     "keys": "SELECT * FROM {s}keys WHERE run_id = :run_id AND scope = 'run:' || :run_id",
     "storage": "SELECT run_id, clog_id, tick_id, row_id, rev, at FROM {s}run_storage WHERE run_id = :run_id",

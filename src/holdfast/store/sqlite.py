@@ -183,7 +183,12 @@ class SQLite:
             seen = _read_slice(connection, request, now)
             at = max(now, seen.run["at"]) if seen.run else now
             member = plan(seen, at)
-            return None if member is None else _write_member(connection, member, at, commit_id).at
+            if member is None:
+                return None
+            written = _write_member(connection, member, at, commit_id)
+            for sql, params in member.statements if written.at is not None else ():
+                connection.execute(sql, _numbered(params))
+            return written.at
 
         return await self._write(job)
 
@@ -330,7 +335,8 @@ def _statements(script: str) -> Iterable[str]:
 
 
 _RUN = slices.RUN.format(s="")
-_PARTS = {name: part.format(s="") for name, part in slices.PARTS.items()}
+_AWAITED = "(SELECT value FROM json_each(nullif(:awaited, '')))"
+_PARTS = {name: part.format(s="", awaited=_AWAITED) for name, part in slices.PARTS.items()}
 _WHOLE = {name: part.format(s="") for name, part in slices.WHOLE.items()}
 # An id that was used before is known by its first entry, or, where even that is gone, by its tombstone.
 _FIRST = """

@@ -187,6 +187,13 @@ class Store(Generic[S]):
         ((due_at,),) = await self.fetch(sql, *chosen, *(clogs or ()))
         return None if due_at is None or due_at >= NEVER else due_at
 
+    async def next_expiry(self) -> int | None:
+        """When the next open question to a person is over; None if none has a limit."""
+        ((expires_at,),) = await self.fetch(
+            "SELECT min(boundary_expires_at) FROM {s}runs WHERE boundary_expires_at IS NOT NULL"
+        )
+        return None if expires_at is None else int(expires_at)
+
     async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of these runs that someone wants to stop."""
         found: list[str] = []

@@ -71,6 +71,10 @@ RUN_MOVING: dict[str, str] = {
     "boundary_kind": "text",
     "boundary_rev": "int",
     "boundary_expires_at": "bigint",
+    "boundary_occurrence": "int",
+    "boundary_flow": "int",
+    "boundary_shown": "text",
+    "flow": "int",
 }
 RUNS = Table(
     name="runs",
@@ -109,6 +113,7 @@ WORK = Table(
         "claim_token_hash": "text",
         "lease_until": "bigint",
         "blocked": "int",
+        "awaits": "text",
     },
     moments=frozenset({"visible_at", "lease_until"}),
 )
@@ -125,6 +130,7 @@ TICKS = Table(
         "result_digest": "text",
         "settled_rev": "int",
         "spent": "text",
+        "kept": "text",
     },
     moments=frozenset({"started_at"}),
 )
@@ -207,6 +213,18 @@ HANDOFFS = Table(
     },
 )
 
+STEPS = Table(
+    name="steps",
+    key=("run_id", "name", "occurrence"),
+    columns={
+        "run_id": "text",
+        "name": "text",
+        "occurrence": "int",
+        "rev": "int",
+        "status": "text",
+        "attempt": "int",
+    },
+)
 RUN_STORAGE = Table(
     name="run_storage",
     key=("run_id", "clog_id", "tick_id", "row_id"),
@@ -287,6 +305,7 @@ INDEXES: dict[str, Table] = {
         ANOMALIES,
         KEYS,
         HANDOFFS,
+        STEPS,
         RUN_STORAGE,
         SHARED_STORAGE,
         LANE_TICKETS,

@@ -10,6 +10,8 @@ import msgspec
 
 S = TypeVar("S")
 Row = tuple[Any, ...]
+Statement = tuple[str, tuple[Any, ...]]
+"""A portable text ($1, $2 …) and its parameters."""
 
 
 def line_digest(kind: str, data: str) -> bytes:
@@ -63,6 +65,8 @@ class Member(msgspec.Struct, kw_only=True):
     entries: list[NewEntry]
     changes: Changes
     fences: list[Fence] = []
+    statements: list[Statement] = []
+    """A caller's own, in the same transaction; a member that has some is written alone, behind its lock."""
     gone: bool = False
     """The run's row goes, and with it every row that hangs on it; the entries stay."""
 
@@ -87,6 +91,7 @@ class SliceRequest(NamedTuple):
 
     `session_id` and `lane` matter for a run that is not there yet. `storage` (any text) asks for the versions of the
     run's storage rows, `shared` (a JSON list) names rows that several runs share: these travel alone, behind a lock.
+    `step` and `occurrence` name a step of a flow, `awaited` (a JSON list) the signals and children it waits for.
     """
 
     run_id: str
@@ -99,6 +104,9 @@ class SliceRequest(NamedTuple):
     lane: str = ""
     storage: str = ""
     shared: str = ""
+    step: str = ""
+    occurrence: str = ""
+    awaited: str = ""
     whole: bool = False
 
 
@@ -120,11 +128,13 @@ class Slice(msgspec.Struct, kw_only=True):
     lane: list[dict[str, Any]] = []
     storage: list[dict[str, Any]] = []
     shared: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
+    awaited: list[dict[str, Any]] = []
 
 
 _PARTS = (
     *("work", "signals", "ticks", "children", "runnables", "keys", "anomalies", "handoffs"),
-    *("tickets", "lane", "storage", "shared"),
+    *("tickets", "lane", "storage", "shared", "steps", "awaited"),
 )
 
 
@@ -148,6 +158,7 @@ class Plan(msgspec.Struct, Generic[S], kw_only=True):
     entries: list[NewEntry] = []
     fences: list[Fence] = []
     changes: Changes = msgspec.field(default_factory=Changes)
+    statements: list[Statement] = []
     answer: Any = None
 
 

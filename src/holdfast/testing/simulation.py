@@ -260,9 +260,11 @@ class _Play:
 
     async def _wake(self, judge: Holdfast) -> bool:
         """Jump to the next due time; False if there is none."""
-        due_at = await judge.journal.store.next_due(None)
-        if due_at is None:
+        store = judge.journal.store
+        dues = [due for due in (await store.next_due(None), await store.next_expiry()) if due is not None]
+        if not dues:
             return False
+        due_at = min(dues)
         ahead = (from_us(due_at) - self._clock.now()).total_seconds()
         self.schedule.append(f"time passes: {ahead:.3f} s")
         self._clock.advance(max(0.0, ahead))

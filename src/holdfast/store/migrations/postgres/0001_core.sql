@@ -46,6 +46,10 @@ CREATE TABLE {s}runs (
     boundary_kind       text,
     boundary_rev        integer,
     boundary_expires_at bigint,
+    boundary_occurrence integer,
+    boundary_flow       integer,
+    boundary_shown      text,
+    flow                integer NOT NULL DEFAULT 0,
     FOREIGN KEY (session_id, user_id) REFERENCES {s}sessions (session_id, user_id)
 ) WITH (
     fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
@@ -56,6 +60,10 @@ CREATE INDEX runs_by_session ON {s}runs (session_id, created_at, run_id);
 CREATE INDEX runs_by_clog ON {s}runs (clog_id, created_at, run_id);
 CREATE INDEX runs_by_user ON {s}runs (user_id, created_at, run_id);
 CREATE INDEX runs_by_age ON {s}runs (created_at, run_id);
+-- Open questions to people.
+CREATE INDEX runs_by_question ON {s}runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
+-- Questions that nobody may have answered in time.
+CREATE INDEX runs_by_expiry ON {s}runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
 -- What is over, for those who clear up: a run enters it once.
 CREATE INDEX runs_by_end ON {s}runs (finished_at, run_id) WHERE finished_at IS NOT NULL;
 -- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
@@ -81,6 +89,7 @@ CREATE TABLE {s}work (
     claim_token_hash text,
     lease_until      bigint,
     blocked          integer NOT NULL DEFAULT 0,
+    awaits           text NOT NULL DEFAULT '',
     due_at           bigint NOT NULL GENERATED ALWAYS AS (
         greatest(visible_at, coalesce(lease_until, 0), blocked * 2305843009213693952)
     ) STORED,
@@ -124,7 +133,8 @@ CREATE TABLE {s}ticks (
     outcome       text,
     result_digest text,
     settled_rev   integer,
-    spent         text NOT NULL DEFAULT ''
+    spent         text NOT NULL DEFAULT '',
+    kept          text NOT NULL DEFAULT ''
 );
 CREATE INDEX ticks_by_run ON {s}ticks (run_id, claimed_rev);
 ALTER TABLE {s}ticks ADD PRIMARY KEY (tick_id);
@@ -195,6 +205,17 @@ CREATE TABLE {s}handoffs (
     kind          text COLLATE "C" NOT NULL,
     rev           integer NOT NULL,
     PRIMARY KEY (target_run_id, source_run_id, kind)
+);
+
+-- Steps of flows that have an answer; the answer itself stands in the journal.
+CREATE TABLE {s}steps (
+    run_id     text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    name       text COLLATE "C" NOT NULL,
+    occurrence integer NOT NULL,
+    rev        integer NOT NULL,
+    status     text NOT NULL,
+    attempt    integer NOT NULL,
+    PRIMARY KEY (run_id, name, occurrence)
 );
 
 -- Storage of run scope (tick_id = '') and of tick scope.

@@ -42,6 +42,10 @@ CREATE TABLE runs (
     boundary_kind       text,
     boundary_rev        integer,
     boundary_expires_at integer,
+    boundary_occurrence integer,
+    boundary_flow       integer,
+    boundary_shown      text,
+    flow                integer NOT NULL DEFAULT 0,
     FOREIGN KEY (session_id, user_id) REFERENCES sessions (session_id, user_id)
 ) STRICT;
 -- Newest first, for lists. None on a column that changes: updates would touch every index.
@@ -49,6 +53,10 @@ CREATE INDEX runs_by_session ON runs (session_id, created_at, run_id);
 CREATE INDEX runs_by_clog ON runs (clog_id, created_at, run_id);
 CREATE INDEX runs_by_user ON runs (user_id, created_at, run_id);
 CREATE INDEX runs_by_age ON runs (created_at, run_id);
+-- Open questions to people.
+CREATE INDEX runs_by_question ON runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
+-- Questions that nobody may have answered in time.
+CREATE INDEX runs_by_expiry ON runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
 -- What is over, for those who clear up: a run enters it once.
 CREATE INDEX runs_by_end ON runs (finished_at, run_id) WHERE finished_at IS NOT NULL;
 
@@ -71,6 +79,7 @@ CREATE TABLE work (
     claim_token_hash text,
     lease_until      integer,
     blocked          integer NOT NULL DEFAULT 0,
+    awaits           text NOT NULL DEFAULT '',
     due_at           integer NOT NULL GENERATED ALWAYS AS (
         max(visible_at, coalesce(lease_until, 0), blocked * 2305843009213693952)
     ) STORED,
@@ -109,7 +118,8 @@ CREATE TABLE ticks (
     outcome       text,
     result_digest text,
     settled_rev   integer,
-    spent         text NOT NULL DEFAULT ''
+    spent         text NOT NULL DEFAULT '',
+    kept          text NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX ticks_by_run ON ticks (run_id, claimed_rev);
 
@@ -179,6 +189,17 @@ CREATE TABLE handoffs (
     kind          text NOT NULL,
     rev           integer NOT NULL,
     PRIMARY KEY (target_run_id, source_run_id, kind)
+) STRICT;
+
+-- Steps of flows that have an answer; the answer itself stands in the journal.
+CREATE TABLE steps (
+    run_id     text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    name       text NOT NULL,
+    occurrence integer NOT NULL,
+    rev        integer NOT NULL,
+    status     text NOT NULL,
+    attempt    integer NOT NULL,
+    PRIMARY KEY (run_id, name, occurrence)
 ) STRICT;
 
 -- Storage of run scope (tick_id = '') and of tick scope.

@@ -1,0 +1,157 @@
+"""Children of flows: the parent waits without a worker, hears how they ended, and takes them along when stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import FlowContext, Holdfast, NotFound, RetryPolicy, RunCancelled, RunFailed
+from tests.contract.builders import quiet
+
+
+def family(hf: Holdfast) -> tuple[Any, Any]:
+    @hf.flow("child", retry=RetryPolicy(max_attempts=1))
+    async def child(ctx: FlowContext, number: int) -> int:
+        await ctx.sleep(5)
+        if number < 0:
+            raise ValueError("negative")
+        return number * 2
+
+    @hf.flow("parent")
+    async def parent(ctx: FlowContext, numbers: list[int]) -> Any:
+        runs = [ctx.run(child, key=str(number), input=number) for number in numbers]
+        return await ctx.gather(*runs)
+
+    return parent, child
+
+
+@pytest.mark.clause("S-50", "S-51", "S-54")
+async def test_a_parent_waits_for_its_children_without_a_worker(hf: Holdfast) -> None:
+    parent, _ = family(hf)
+    run = await hf.start(parent, [1, 2, 3], session_id="s")
+    await hf.advance()
+    await quiet(hf)
+    waiting = await hf.get_run(run.run_id)
+    assert waiting is not None
+    assert (waiting.status, waiting.locked_by) == ("waiting", None)
+    await hf.drain()
+
+    assert await hf.result(run.run_id) == [2, 4, 6]
+    runs = (await hf.list_runs(clog_id="child")).items
+    assert len(runs) == 3
+    assert {item.parent_run_id for item in runs} == {run.run_id}
+
+
+async def test_a_child_that_fails_raises_in_its_parent(hf: Holdfast) -> None:
+    parent, _ = family(hf)
+    run = await hf.start(parent, [1, -1], session_id="s")
+    await hf.drain()
+
+    with pytest.raises(RunFailed) as caught:
+        await hf.result(run.run_id)
+    failed: Any = caught.value.run
+    assert "negative" in failed.last_error
+
+
+async def test_a_parent_may_catch_the_failure_of_its_child(hf: Holdfast) -> None:
+    _, child = family(hf)
+
+    @hf.flow("careful")
+    async def careful(ctx: FlowContext, input: Any) -> Any:
+        try:
+            await ctx.run(child, key="k", input=-1)
+        except RunFailed as failed:
+            run: Any = failed.run
+            await ctx.sleep(1)
+            return [run.status, isinstance(failed, RunCancelled)]
+
+    run = await hf.start(careful, session_id="s")
+    await hf.drain()
+
+    assert await hf.result(run.run_id) == ["failed", False]
+
+
+async def test_a_child_that_is_cancelled_raises_run_cancelled(hf: Holdfast) -> None:
+    _, child = family(hf)
+
+    @hf.flow("careful")
+    async def careful(ctx: FlowContext, input: Any) -> Any:
+        try:
+            await ctx.run(child, key="k", input=1)
+        except RunCancelled:
+            return "cancelled"
+
+    run = await hf.start(careful, session_id="s")
+    await hf.advance()
+    await quiet(hf)
+    (child_run,) = (await hf.list_runs(clog_id="child")).items
+    await hf.cancel(child_run.run_id)
+    await quiet(hf)
+    await hf.drain()
+
+    assert await hf.result(run.run_id) == "cancelled"
+
+
+@pytest.mark.clause("SB-14")
+async def test_whoever_stops_the_parent_stops_its_child(hf: Holdfast) -> None:
+    parent, _ = family(hf)
+    run = await hf.start(parent, [1], session_id="s")
+    await hf.advance()
+    await quiet(hf)
+
+    await hf.cancel(run.run_id)
+    await quiet(hf)
+    await hf.drain()
+
+    (child_run,) = (await hf.list_runs(clog_id="child")).items
+    assert child_run.status == "cancelled"
+    with pytest.raises(RunCancelled):
+        await hf.result(run.run_id)
+
+
+async def test_a_child_may_be_started_and_left_to_itself(hf: Holdfast) -> None:
+    family(hf)
+
+    @hf.flow("starter")
+    async def starter(ctx: FlowContext, input: Any) -> Any:
+        outside = await ctx.child("child", key="a", input=1)
+
+        async def inside() -> str:
+            return (await ctx.child("child", key="b", input=2)).run_id
+
+        first = await ctx.step("inside", inside)
+        await ctx.sleep(1)
+        again = await ctx.child("child", key="a", input=1)
+        return [outside.run_id == again.run_id, first]
+
+    run = await hf.start(starter, session_id="s")
+    await hf.drain()
+
+    same, inside_id = await hf.result(run.run_id)
+    assert same
+    assert await hf.result(inside_id) == 4
+    assert len((await hf.list_runs(clog_id="child")).items) == 2
+
+
+async def test_a_fork_keeps_the_results_of_finished_children(hf: Holdfast) -> None:
+    parent, _ = family(hf)
+    run = await hf.start(parent, [1, 2], session_id="s")
+    await hf.drain()
+    ends = [entry.rev for entry in await hf.journal.read(f"run:{run.run_id}") if entry.kind == "child_run_finished"]
+
+    fork = await hf.fork(run.run_id, at_rev=ends[-1])
+    await hf.drain()
+
+    assert await hf.result(fork.run_id) == [2, 4]
+    assert len((await hf.list_runs(clog_id="child")).items) == 2
+
+
+async def test_a_result_is_waited_for(hf: Holdfast) -> None:
+    parent, _ = family(hf)
+    run = await hf.start(parent, [1], session_id="s")
+
+    with pytest.raises(TimeoutError):
+        await hf.result(run.run_id, timeout=0.01)
+    with pytest.raises(NotFound):
+        await hf.result("nobody")
