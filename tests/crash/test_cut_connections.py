@@ -23,7 +23,7 @@ HASTY = "&unsafe=1&synchronous_commit=off"
 """No power is lost here, so nobody has to wait for the disk."""
 COLD = ("create_run", "claim_next", "claim_next_takes_over", "complete", "append", "append_to_a_run")
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("cut_connections")]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Theatre:

@@ -180,6 +180,7 @@ class _Play:
             self._start(judge, database)
         while len(self.schedule) < STEPS_MAX:
             await self._settle()
+            self._check_mistakes()
             self._clear_the_dead(judge, database)
             if self._is_quiet() and not await self._wake(judge):
                 return
@@ -248,6 +249,12 @@ class _Play:
         self.schedule.append(f"{name} crashes {when} it")
         self._gate.kill(name)
 
+    def _check_mistakes(self) -> None:
+        for process in self._processes.values():
+            for error in process.mistakes:
+                text = f"a tick raised {type(error).__name__}: {error}"
+                raise SimulationFailed(self.seed, text, self.schedule) from error
+
     def _clear_the_dead(self, judge: Holdfast, database: Database) -> None:
         """A process that died is replaced by another, which knows nothing of it."""
         for name in [name for name in self._processes if name in self._gate.dead]:
@@ -309,6 +316,7 @@ class _Process:
     def __init__(self, name: str, judge: Holdfast, database: GatedDatabase, lossy: Callable[[], float] | None) -> None:
         self.name = name
         self.in_vain: set[str] = set()
+        self.mistakes: list[BaseException] = []
         self._looking: set[str] = set()
         self._hf = Holdfast(clock=judge._clock, lease_ms=judge.lease_ms, database=database)
         self._hf._registry = judge._registry
@@ -343,7 +351,14 @@ class _Process:
                 lease_us = self._hf.lease_ms * 1_000
                 tick = asyncio.create_task(self._hf._executor.run(item, lease_us=lease_us, since=since))
                 self._ticks.add(tick)
-                tick.add_done_callback(self._ticks.discard)
+                tick.add_done_callback(self._ended)
+
+    def _ended(self, tick: asyncio.Task[Any]) -> None:
+        """A tick may lose its lease or die with its process; anything else that it raises is a mistake of ours."""
+        self._ticks.discard(tick)
+        error = None if tick.cancelled() else tick.exception()
+        if error is not None and not isinstance(error, Crashed):
+            self.mistakes.append(error)
 
     async def _sweep(self, gate: Gate) -> None:
         while True:
@@ -368,10 +383,13 @@ class _Process:
         journal: Any = self._hf.journal
         deliver = journal.soon
 
-        def soon(delivery: Any) -> None:
-            if chance() < HINTS_LOST:
-                delivery.close()
-            else:
-                deliver(delivery)
+        def soon(delivery: Any) -> asyncio.Future[None]:
+            if chance() >= HINTS_LOST:
+                task: asyncio.Future[None] = deliver(delivery)
+                return task
+            delivery.close()
+            lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            lost.set_result(None)
+            return lost
 
         journal.soon = soon
