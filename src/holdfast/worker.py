@@ -202,7 +202,7 @@ class RunWorker:
     async def _sweep_for_ever(self) -> None:
         """What a crash left between two commits is found here, for ever, not at start-up."""
         while not self._stopping.is_set():
-            await asyncio.sleep(ambient.jitter(SWEEP_S) + SWEEP_S / 2)
+            await asyncio.sleep(SWEEP_S + ambient.jitter(SWEEP_S / 2))
             try:
                 if await self._runs.journal.sweep():
                     self._wake.set()
