@@ -17,7 +17,7 @@ from tests.crash.doubts import Doubts
 from tests.crash.methods import METHODS, Method, Stage
 
 SEED = 20_300_101
-MESSAGES_MAX = 21
+MESSAGES_MAX = 9
 """Of a longer conversation the quick suite cuts as many, spread evenly; the slow one cuts all."""
 HASTY = "&unsafe=1&synchronous_commit=off"
 """No power is lost here, so nobody has to wait for the disk."""
