@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 SYSTEM := .venv/.system
+# Where Debian keeps what a test server needs as root; some shells leave it out.
+export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench crash clauses diagram clean
