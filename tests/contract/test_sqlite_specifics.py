@@ -132,6 +132,17 @@ class TestTakenAway:
 
         assert ("holdfast.db" in os.listdir(os.path.dirname(path))) == (how == "replaced")
 
+    async def test_nobody_puts_an_empty_file_in_its_place(self, path: str) -> None:
+        database = SQLite(path, None)
+        await database.open()
+        os.rename(path, f"{path}.away")
+
+        with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+            await database.listen(lambda topics: None)
+
+        assert not os.path.exists(path)
+        await database.close()
+
     async def test_a_file_that_comes_back_is_used_again(self, file: Holdfast, path: str) -> None:
         run = await create(file)
         os.rename(path, f"{path}.away")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from holdfast import ambient
 from holdfast.errors import DatabaseError
@@ -107,8 +108,11 @@ class SQLite:
         self._inode = None
 
     def _connect(self) -> sqlite3.Connection:
+        # Only the first one may create the file: a later one, while the file is away, would put an empty one there.
+        known = self._inode is not None
         connection = sqlite3.connect(
-            self._path,
+            f"file:{quote(str(self._path))}?mode=rw" if known else self._path,
+            uri=known,
             isolation_level=None,
             check_same_thread=False,
             timeout=self._busy_timeout_s,
@@ -219,12 +223,10 @@ class SQLite:
 
     async def listen(self, on_hint: OnHint) -> None:
         if not self._in_memory:
-            self._probe = asyncio.create_task(self._watch(on_hint))
+            self._probe = asyncio.create_task(self._watch(await self._connected(), on_hint))
 
-    async def _watch(self, on_hint: OnHint) -> None:
+    async def _watch(self, connection: sqlite3.Connection, on_hint: OnHint) -> None:
         """Ask a cheap question of one connection for ever: has another one committed?"""
-        assert self._readers is not None
-        connection = await self._connected()
         seen = None
         try:
             while True:
