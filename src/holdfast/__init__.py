@@ -33,6 +33,7 @@ from holdfast.runtime import (
     RunInfo,
     SignalReceipt,
 )
+from holdfast.workflow import Workflow
 
 __all__ = [
     "AdvanceResult",
@@ -73,5 +74,6 @@ __all__ = [
     "StorageError",
     "TickResult",
     "Wait",
+    "Workflow",
     "check_flow",
 ]

@@ -181,7 +181,7 @@ class Executor:
         state = tick.state
         given = {"session_id": state.session_id, "queue": state.queue, "user_id": state.user_id, **options}
         fact = creation(clog_id=clog_id, **{**self._registry.options(clog_id), **given}).fact
-        child_run_id = child_id(state.run_id, "", clog_id, check_name(key, "key"))
+        child_run_id = child_id(state.run_id, tick.key, clog_id, check_name(key, "key"))
         known = await self._runs.get_run(child_run_id)
         if known is not None:
             return known
@@ -191,7 +191,14 @@ class Executor:
         begun = evolve(RunState(run_id=child_run_id), fact, state.at)
         info = run_info(begun, pending_input=fact.input, output=None)
         return tick.start_child(
-            ChildStart(child_run_id=child_run_id, clog_id=clog_id, child_key=key, start=start, repaired=fact.repaired),
+            ChildStart(
+                child_run_id=child_run_id,
+                clog_id=clog_id,
+                child_key=key,
+                step=tick.key,
+                start=start,
+                repaired=fact.repaired,
+            ),
             msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0),
         )
 

@@ -22,6 +22,7 @@ from holdfast.runtime import RunInfo, Upkeep
 from holdfast.runtime.blocking import Blocking
 from holdfast.runtime.pulse import Pulse
 from holdfast.worker import RunWorker
+from holdfast.workflow import Workflow, Workflows
 
 FOREVER_MS = 1 << 50
 
@@ -45,6 +46,7 @@ class Holdfast(Upkeep):
         super().__init__(url, **options)
         self._registry = Registry()
         self._flows: dict[str, Flows] = {}
+        self._workflows: dict[str, Workflows] = {}
         self._pulse = Pulse(self._store.beside)
         self.sync = Blocking(self)
 
@@ -57,11 +59,17 @@ class Holdfast(Upkeep):
         scoped.sync = Blocking(scoped, beside=self.sync)
         return scoped
 
-    def register(self, *clogs: Clog) -> None:
-        """Make clogs known here. Runs of clogs that no process knows wait until one does."""
+    def register(self, *clogs: Clog | Workflow) -> None:
+        """Make clogs and workflows known here. Runs of clogs that no process knows wait until one does."""
         for clog in clogs:
-            self._registry.add(clog)
+            self._registry.add(self._workflow_clog(clog) if isinstance(clog, Workflow) else clog)
         self._known_clogs = frozenset(self._registry.names)
+
+    def _workflow_clog(self, workflow: Workflow) -> Clog:
+        known = self._workflows.get(workflow.name) or Workflows(workflow.name)
+        # Checked before anything is known of it.
+        known.add(workflow)
+        return self._workflows.setdefault(workflow.name, known).clog
 
     def flow(self, name: str, *, version: int | str = 1, retry: RetryPolicy | None = None) -> Callable[[Body], Flow]:
         """A durable function: `async def body(ctx, input)`, known to runs by this name."""
@@ -76,8 +84,10 @@ class Holdfast(Upkeep):
 
         return add
 
-    async def start(self, flow: Flow | str, input: Any = None, *, session_id: str, **options: Any) -> RunInfo:
-        """Create a run of a flow (or of a clog by its name) with this input."""
+    async def start(
+        self, flow: Flow | Workflow | str, input: Any = None, *, session_id: str, **options: Any
+    ) -> RunInfo:
+        """Create a run of a flow or workflow (or of a clog by its name) with this input."""
         if isinstance(flow, Flow):
             options.setdefault("retry", flow.retry)
         clog_id = flow if isinstance(flow, str) else flow.name

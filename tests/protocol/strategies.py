@@ -22,6 +22,7 @@ from holdfast.protocol.decide import decide
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.graphs import Graph, Node
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
 from tests.protocol.builders import NOON, SECOND, fence, hash_token
@@ -75,18 +76,22 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "error": ("broken",),
     "error_kind": (None, "oops"),
     "expires_us": (None, 5),
+    "fingerprint": ("f1", "f1", "f2"),
     "flow": (False, True),
     "force": (False, True),
     "from_seq": (0, 3),
+    "graph": (Graph(nodes=tuple(Node(name=step) for step in STEPS)),),
     "has_input": (True, True, False),
     "idempotency_key": ("a", "b"),
     "input": SMALL_VALUES,
     "interrupt": (False, True),
+    "items": (0, 1, 2),
     "keep": ([], [[1, 2]]),
     "key": (None, None, "a", "b"),
     "key_digest": ("a", "b", None),
     "lane": (None, "main"),
     "lease_us": (5, 20, 20, 20, 0),
+    "map_key": ("", "", "load"),
     "max_attempts": (0, 1, 3),
     "max_deliveries": (0, 1, 3),
     "metadata": ({}, {"why": "because"}),
@@ -110,12 +115,13 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "result_digest": ("a", "b"),
     "resumable": (True, False),
     "retry_delay_us": (None, *DURATIONS),
-    "runnable_key": (ROOT, *STEPS),
+    "runnable_key": (ROOT, *STEPS, "load[0]", "load[1]"),
     "said": ([], [[2, 3]]),
     "seq": (2, 3, 4, 5, 6),
     "session_id": ("s1",),
     "shown_sha": (None, "a"),
     "signal_id": ("m1", "m2", "m3", "m4"),
+    "skipped": (False, True),
     "source_run_id": ("r0",),
     "spent": ([], ["r:chat"], ["r:chat", "w:helper"]),
     "start": ({}, {"input": 1}),
@@ -128,6 +134,8 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "until_us": (None, 0, 25, 50),
     "user_id": ("local",),
     "v": (facts.VERSION,),
+    "version": ("1",),
+    "waiting": (False, True),
     "writes": (
         [facts.StorageWrite(scope="run", value=1)],
         [facts.StorageWrite(scope="tick", row_id="a", value="x"), facts.StorageWrite(scope="global", value=2)],

@@ -126,7 +126,7 @@ def test_a_second_creation_in_a_journal_changes_nothing() -> None:
 @pytest.mark.parametrize("kind", sorted(facts.KINDS.keys() - {"run_created"}))
 def test_a_fact_before_the_beginning_is_malformed(kind: str) -> None:
     required = dict.fromkeys(facts.required_fields(kind), "x")
-    others = {"lease_us": 1, "from_seq": 1, "at_rev": 1, "seq": 1, "writes": []}
+    others = {"lease_us": 1, "from_seq": 1, "at_rev": 1, "seq": 1, "writes": [], "items": 1, "graph": {"nodes": []}}
     numbers = {name: value for name, value in others.items() if name in required}
     state = RunState(run_id="r1")
 

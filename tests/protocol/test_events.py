@@ -10,6 +10,7 @@ from hypothesis import given
 from holdfast.protocol import facts
 from holdfast.protocol.events import View, view
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.graphs import Graph
 from tests.protocol.builders import fence
 from tests.protocol.strategies import any_fact, law
 
@@ -91,6 +92,26 @@ SHOWN: list[tuple[Fact, View]] = [
         View("step_complete", {"step_id": "load", "status": "failed", "error": "broken"}, "c1"),
     ),
     (
+        facts.AttemptFailed(**fence("c1", "load"), error="broken", result_digest="d", retry_delay_us=5),
+        View("step_complete", {"step_id": "load", "status": "retrying", "error": "broken"}, "c1"),
+    ),
+    (
+        facts.AttemptCompleted(**fence("c1", "load"), result_digest="d", skipped=True),
+        View("step_complete", {"step_id": "load", "status": "skipped"}, "c1"),
+    ),
+    (
+        facts.MapExpanded(**fence("c1", "lines"), result_digest="d", items=3),
+        View("step_complete", {"step_id": "lines", "status": "mapping", "items": 3}, "c1"),
+    ),
+    (
+        facts.TickSettled(**fence("c1", "load"), outcome="wait", result_digest="d", delay_us=5),
+        View("step_complete", {"step_id": "load", "status": "waiting", "delay_us": 5}, "c1"),
+    ),
+    (
+        facts.CompensationBegun(step="charge"),
+        View("compensation_begun", {"step_id": "charge"}),
+    ),
+    (
         facts.Anomaly(reason="stale_claim", entry_kind="event", claim_id="c1"),
         View("anomaly", {"reason": "stale_claim", "entry_kind": "event", "claim_id": "c1"}),
     ),
@@ -102,6 +123,8 @@ SHOWN: list[tuple[Fact, View]] = [
 HIDDEN: list[Fact] = [
     facts.AttemptHeartbeat(**fence("c1"), lease_us=1),
     facts.TickSettled(**fence("c1"), outcome="continue", result_digest="d"),
+    facts.TickSettled(**fence("c1"), outcome="ok", result_digest="d", flow=True),
+    facts.WorkflowStarted(version="1", fingerprint="f", graph=Graph(nodes=())),
     facts.RunnablePlanned(runnable_key="load", step="load"),
     facts.AttemptScheduled(runnable_key="load", step="load", idempotency_key="k"),
     facts.RunnableApplied(runnable_key="load", result_digest="d"),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from holdfast.protocol import facts, transitions
-from holdfast.protocol.evolve import evolve, fold, judge_fence
+from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.judging import judge_fence
 from holdfast.protocol.state import RunState
 from tests.protocol.builders import BOOKKEEPING, changes, fence, new_refusals
 from tests.protocol.strategies import Lived, law, wild_lives

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.protocol import facts
-from holdfast.protocol.outcomes import Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from tests.protocol.builders import BOOKKEEPING, LEASE, NOON, SECOND, Run, active, changes, fence
 
 
@@ -142,14 +142,26 @@ def test_a_steps_result_is_kept_and_then_applied() -> None:
     assert run.state.runnables["load"].applied_rev == run.state.rev
 
 
-@pytest.mark.parametrize("outcome", [Ok(), Wait(seconds=1)], ids=repr)
-def test_a_step_that_rests_is_a_step_without_a_result(outcome: Outcome) -> None:
+def test_a_step_that_is_ok_is_a_step_without_a_result() -> None:
     run = claimed_step()
 
-    (fact,) = run.settle(outcome, "c1", "load").facts
+    (fact,) = run.settle(Ok(), "c1", "load").facts
 
     assert isinstance(fact, facts.AttemptCompleted)
     assert fact.result is None
+
+
+@pytest.mark.parametrize(("outcome", "delay_s"), [(Wait(seconds=5), 5), (Continue(), 0)], ids=repr)
+def test_a_step_that_waits_or_continues_comes_back_with_no_attempt_counted(outcome: Outcome, delay_s: int) -> None:
+    run = claimed_step()
+
+    run.settle(outcome, "c1", "load")
+
+    work = run.state.work["load"]
+    assert (work.claim, work.attempt, work.deliveries) == (None, 0, 0)
+    assert work.visible_at == run.state.at + delay_s * 1_000_000
+    assert run.state.status == ("waiting" if delay_s else "pending")
+    assert run.state.runnables["load"].status == "scheduled"
 
 
 @pytest.mark.clause("S-43")

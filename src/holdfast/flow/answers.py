@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.moments import from_us
+from holdfast.protocol import facts
+from holdfast.protocol.facts import Fact
 
 
 class Suspended(BaseException):
@@ -39,3 +42,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None = None
     edited: Any = None
     expired: bool = False
+
+
+def decision_of(fact: Fact, at: int) -> Decision:
+    """The answer that this fact, entered at this instant, records."""
+    assert isinstance(fact, facts.ManualStepResolved)
+    return Decision(
+        approved=fact.action == "approve",
+        actor=fact.actor,
+        comment=fact.comment,
+        at=from_us(at),
+        edited=fact.edited,
+        expired=fact.action == "expire",
+    )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast import ambient
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, LeaseLost, RunCancelled, RunFailed
-from holdfast.flow.answers import Decision, FlowChanged, StepFailed, Suspended
+from holdfast.flow.answers import Decision, FlowChanged, StepFailed, Suspended, decision_of
 from holdfast.flow.memory import Answer, Memory, result_of
 from holdfast.flow.replay import Turns, let_others_begin
 from holdfast.handlers import ClaimedTick, Context
@@ -199,7 +199,7 @@ class FlowContext:
         answer = self._memory.answer(name, number)
         if answer is not None:
             await self._turns.wait(answer.rev)
-            return _decision(answer)
+            return decision_of(answer.fact, answer.at)
         await self._begin(name)
         seconds = expires.total_seconds() if isinstance(expires, timedelta) else expires
         notes, repaired = clean(details or {})
@@ -519,16 +519,3 @@ def _received(answer: Answer) -> Any:
         raise TimeoutError(answer.fact.error)
     assert answer.signal is not None
     return answer.signal.input
-
-
-def _decision(answer: Answer) -> Decision:
-    fact = answer.fact
-    assert isinstance(fact, facts.ManualStepResolved)
-    return Decision(
-        approved=fact.action == "approve",
-        actor=fact.actor,
-        comment=fact.comment,
-        at=from_us(answer.at),
-        edited=fact.edited,
-        expired=fact.action == "expire",
-    )

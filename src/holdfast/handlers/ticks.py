@@ -14,7 +14,7 @@ from holdfast.identity import check_name, new_id
 from holdfast.journal import Executed, Journal
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import ChildStart, ClaimCommand, Command, OutboxRow, Staged
-from holdfast.protocol.facts import Parent
+from holdfast.protocol.facts import ROOT, Parent
 from holdfast.protocol.settle import enqueued
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, fingerprint
@@ -43,6 +43,7 @@ class Tick:
         self.journal = journal
         self.state = state
         self.tick_id = tick_id
+        self.key = ROOT
         self.attempt = self.deliveries = 0
         self.signal: ReceivedSignal | None = None
         self.parent: Parent | None = None
@@ -151,7 +152,10 @@ class ClaimedTick(Tick):
         # What the last commit of this tick left behind spares the next one its read.
         self._known: RunState | None = state
         self._last_words: Sequence[Said] | None = None
+        self.key = hold.beat.key
         self.is_flow = False
+        self.plan: commands.Plan | None = None
+        """Of a workflow: what its planner needs to know about the end of this tick."""
         self.awaits: tuple[str, ...] = ()
         """What wakes the run of a flow before its time."""
 
@@ -175,9 +179,11 @@ class ClaimedTick(Tick):
             staged=staged,
             awaits=self.awaits,
             flow=self.is_flow,
+            plan=self.plan,
         )
-        # Rows of storage, and what a flow waits for, are judged with the commit, so they must be read for it.
-        known = None if staged.storage or self.awaits else self._known
+        # Rows of storage, steps beside this one, and what a flow waits for, are judged with the commit, so they must
+        # be read for it.
+        known = None if staged.storage or self.awaits or self.plan else self._known
         executed = await self.journal.execute(self.state.run_id, command, known=known)
         check_fence(executed, self.state.run_id)
         return executed

@@ -19,7 +19,7 @@ from holdfast.protocol.facts import Fact
 from holdfast.protocol.values import is_storable
 
 _NATIVE = (datetime, timedelta)
-_NESTED = ("fact", "outcome", "staged")
+_NESTED = ("fact", "outcome", "staged", "plan")
 _IDS = frozenset(
     {"session_id", "clog_id", "user_id", "queue", "lane", "runnable_key", "owner_id", "claim_id", "claim_token_hash"}
 )

@@ -237,12 +237,16 @@ class Journal:
             for (thread, rev), entry in entries.items()
         }
 
-    async def slices(self, run_ids: Sequence[str], *, tick_id: str = "") -> dict[str, RunState]:
+    async def slices(
+        self, run_ids: Sequence[str], *, tick_id: str = "", with_steps: bool = False
+    ) -> dict[str, RunState]:
         """Runs as their rows show them, without reading their history. Unknown ids are left out.
 
-        Of a run's ticks the open ones are shown, and the one that is named.
+        Of a run's ticks the open ones are shown, and the one that is named; on request the steps of its workflow.
         """
-        seen = await self._store.slices([SliceRequest(run_id, claim_id=tick_id) for run_id in run_ids])
+        wanted = "all" if with_steps else ""
+        requests = [SliceRequest(run_id, claim_id=tick_id, planner=wanted) for run_id in run_ids]
+        seen = await self._store.slices(requests)
         planner = RunPlanner()
         return {
             run_id: planner.open(run_id, part)

@@ -25,8 +25,9 @@ from holdfast.protocol.commands import (
 from holdfast.protocol.decide import decide
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import evolve
-from holdfast.protocol.facts import Fact
+from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import RECEIVE
+from holdfast.protocol.graphs import map_of
 from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import SHARED, ClogWrites, is_accepted_write
@@ -108,6 +109,8 @@ def request_for(run_id: str, command: Command) -> SliceRequest:
         step=_step_name(command),
         occurrence=str(getattr(command, "occurrence", "")),
         awaited=_awaited(command),
+        runnables=_runnables(command),
+        planner="all" if isinstance(command, Settle) and command.plan and command.plan.looks else "",
         whole=isinstance(command, Recover),
     )
 
@@ -131,6 +134,16 @@ def _awaited(command: Command) -> str:
             return json.dumps([what.split(":", 1)[1] for what in awaits])
         case _:
             return ""
+
+
+def _runnables(command: Command) -> str:
+    """The workflow steps that a step's end is judged on, as a JSON list: its map, what follows, what that waits for."""
+    key = getattr(command, "runnable_key", ROOT)
+    plan = command.plan if isinstance(command, Settle) else None
+    names = {map_of(key)} - {""}
+    for node in plan.graph.successors(map_of(key) or key) if plan else ():
+        names |= {node.name, *node.after}
+    return json.dumps(sorted(names)) if names or plan else ""
 
 
 def _shared_names(written: Sequence[ClogWrites]) -> str:

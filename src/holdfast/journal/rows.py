@@ -41,7 +41,7 @@ _HEADER = (
         "error_kind",
         "cancel_requested_at",
     ),
-    *("started_at", "finished_at"),
+    *("started_at", "finished_at", "definition", "definition_rev"),
 )
 
 
@@ -58,6 +58,7 @@ def open_state(run_id: str, seen: Slice) -> RunState:
         **{name: run[name] for name in _HEADER},
         resumable=bool(run["resumable"]),
         flow=bool(run["flow"]),
+        undoing=bool(run["undoing"]),
         steps=Map({(row["name"], row["occurrence"]): _step(row) for row in seen.steps}),
         boundary=_boundary(run),
         created_digest=seen.first_digest or "",
@@ -134,6 +135,9 @@ def moving_row(state: RunState) -> Row:
         int(boundary.flow) if boundary else None,
         boundary.shown if boundary else None,
         int(state.flow),
+        state.definition,
+        state.definition_rev,
+        int(state.undoing),
     )
 
 
@@ -295,6 +299,11 @@ def _runnable_row(state: RunState, runnable: Runnable) -> Row:
         runnable.result_digest,
         runnable.result_rev,
         runnable.applied_rev,
+        int(runnable.skipped),
+        runnable.map_key,
+        runnable.items,
+        runnable.next_item,
+        runnable.remaining,
     )
 
 
@@ -382,8 +391,8 @@ def _child(row: dict[str, Any]) -> Child:
 
 def _runnable(row: dict[str, Any]) -> Runnable:
     names = ("key", "step", "planned_rev", "scheduled_rev", "intent_digest", "status")
-    results = ("result_digest", "result_rev", "applied_rev")
-    return Runnable(**{name: row[name] for name in (*names, *results)})
+    results = ("result_digest", "result_rev", "applied_rev", "map_key", "items", "next_item", "remaining")
+    return Runnable(**{name: row[name] for name in (*names, *results)}, skipped=bool(row["skipped"]))
 
 
 def _ranges(text: str) -> tuple[tuple[int, int], ...]:

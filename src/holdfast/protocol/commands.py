@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.protocol.facts import ROOT, RunCreated
+from holdfast.protocol.graphs import Graph
 from holdfast.protocol.outcomes import Outcome
 from holdfast.protocol.storage import ClogWrites
 
@@ -77,6 +78,21 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """`run` or `session`: what is to be deleted once the tick has ended."""
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What whoever settles a tick of a workflow knows about it.
+
+    `items` is how many a map found, `skipped` that a step was not wanted. Of the run's own tick `looks` says that it
+    ends by planning what is ready.
+    """
+
+    graph: Graph
+    version: str = ""
+    fingerprint: str = ""
+    items: int | None = None
+    skipped: bool = False
+    looks: bool = False
+
+
 class Settle(ClaimCommand, frozen=True, kw_only=True):
     """End the tick with an outcome. `keep` names the events a retry must not drop, `events` are the last ones.
 
@@ -91,6 +107,7 @@ class Settle(ClaimCommand, frozen=True, kw_only=True):
     staged: Staged = Staged()
     awaits: tuple[str, ...] = ()
     flow: bool = False
+    plan: Plan | None = None
 
 
 class Release(ClaimCommand, frozen=True, kw_only=True):
@@ -180,9 +197,10 @@ class TakeSignal(ClaimCommand, frozen=True, kw_only=True):
 
 
 class OpenBoundary(ClaimCommand, frozen=True, kw_only=True):
-    """Ask a person, in the middle of a flow."""
+    """Ask a person, in the middle of a flow or workflow."""
 
     step: str
+    boundary: str = "approval"
     occurrence: int = 0
     metadata: dict[str, Any] = {}
     expires_us: int | None = None

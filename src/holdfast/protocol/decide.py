@@ -12,9 +12,10 @@ from typing import Any
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, end, kept, lost_fence, refuse
-from holdfast.protocol.evolve import ACTIONS, BEGUN, judge_claim
+from holdfast.protocol.evolve import ACTIONS, BEGUN
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import RECEIVE, joined, oldest_signal
+from holdfast.protocol.judging import judge_claim
 from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.settle import STORAGE_CONFLICT, deletions, enqueued, last_words, settle, stage
 from holdfast.protocol.state import Boundary, RunState, counted
@@ -321,7 +322,7 @@ def _open_boundary(state: RunState, command: commands.OpenBoundary, now: int) ->
         return Decision(repeat_rev=state.boundary.rev) if same else Decision(refusal="active_manual_step")
     paused = facts.ManualStepPaused(
         step=command.step,
-        boundary="approval",
+        boundary=command.boundary,
         metadata=command.metadata,
         expires_us=command.expires_us,
         occurrence=command.occurrence,

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidValue
+from holdfast.moments import to_us
 from holdfast.protocol import facts
-from holdfast.protocol.commands import ClaimCommand
-from holdfast.protocol.evolve import judge_fence
+from holdfast.protocol.commands import ClaimCommand, Settle
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import joined
+from holdfast.protocol.judging import judge_fence
+from holdfast.protocol.outcomes import Wait
 from holdfast.protocol.state import RunState
 
 DURATION_MAX_US = 1 << 56
@@ -96,3 +98,25 @@ def microseconds(duration: float | timedelta) -> int:
     if not 0 <= seconds * 1e6 <= DURATION_MAX_US:
         raise InvalidValue(f"a wait of {seconds} seconds cannot be kept; use 0 up to {DURATION_MAX_US // 10**6}")
     return round(seconds * 1e6)
+
+
+def unsay(state: RunState, command: Settle) -> tuple[Fact, ...]:
+    """A tick that spoke since it was claimed is marked: its words must not stand beside those of the next try."""
+    since = claimed_rev(state, command.claim_id)
+    if since == state.rev and not command.events:
+        return ()
+    dropped = facts.TickAbandoned(
+        tick_id=command.claim_id,
+        from_seq=since,
+        reason="retry",
+        runnable_key=command.runnable_key,
+        keep=kept(state, command.claim_id, command.keep),
+    )
+    return (dropped,)
+
+
+def sleep(wait: Wait) -> dict[str, Any]:
+    """How long a tick that ended so rests, in the words of its fact."""
+    if wait.until is not None:
+        return {"until_us": max(to_us(wait.until), 0)}
+    return {} if wait.seconds is None else {"delay_us": microseconds(wait.seconds)}

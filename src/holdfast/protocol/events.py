@@ -49,6 +49,7 @@ def view(fact: Fact) -> View | None:
 
 
 def _of_people_and_steps(fact: Fact) -> View | None:
+    data: dict[str, Any]
     match fact:
         case facts.ManualStepPaused():
             kind = "approval_requested" if fact.boundary == "approval" else "run_paused"
@@ -63,10 +64,17 @@ def _of_people_and_steps(fact: Fact) -> View | None:
         case facts.ChildRunFinished():
             return View("child_finished", {"child_run_id": fact.child_run_id, "status": fact.status})
         case facts.AttemptCompleted():
-            return View("step_complete", {"step_id": fact.runnable_key, "status": "completed"}, fact.claim_id)
+            word = "skipped" if fact.skipped else "completed"
+            return View("step_complete", {"step_id": fact.runnable_key, "status": word}, fact.claim_id)
         case facts.AttemptFailed():
-            data = {"step_id": fact.runnable_key, "status": "failed", "error": fact.error}
+            word = "failed" if fact.retry_delay_us is None else "retrying"
+            data = {"step_id": fact.runnable_key, "status": word, "error": fact.error}
             return View("step_complete", data, fact.claim_id)
+        case facts.MapExpanded():
+            data = {"step_id": fact.runnable_key, "status": "mapping", "items": fact.items}
+            return View("step_complete", data, fact.claim_id)
+        case facts.CompensationBegun():
+            return View("compensation_begun", {"step_id": fact.step})
         case facts.StepRecorded() if not fact.name.startswith(OURS):
             return _recorded(fact)
         case _:
@@ -89,7 +97,11 @@ def _started(fact: facts.AttemptClaimed) -> View:
 def _settled(fact: facts.TickSettled) -> View | None:
     match fact.outcome:
         case "ok":
-            return View("run_idle", {}, fact.claim_id)
+            # A workflow's own tick ends while its steps go on.
+            return None if fact.flow else View("run_idle", {}, fact.claim_id)
+        case "wait" if fact.runnable_key != ROOT:
+            data = {"step_id": fact.runnable_key, "status": "waiting", "delay_us": fact.delay_us}
+            return View("step_complete", data, fact.claim_id)
         case "wait":
             return View("run_waiting", {"until_us": fact.until_us, "delay_us": fact.delay_us}, fact.claim_id)
         case "retry":

@@ -13,9 +13,10 @@ from typing import Any, cast
 from immutables import Map
 from msgspec.structs import replace
 
-from holdfast.protocol import facts
+from holdfast.protocol import facts, runnables
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import APPROVAL, STATUSES, awaited, is_satisfied, record, take, wake
+from holdfast.protocol.judging import close_tick, judge_claim, judge_fence, judge_repeat, judge_result, refuse
 from holdfast.protocol.lanes import queue_up
 from holdfast.protocol.state import (
     NEVER,
@@ -25,14 +26,12 @@ from holdfast.protocol.state import (
     Claim,
     KeyUse,
     Refusal,
-    Runnable,
     RunState,
     Signal,
     Status,
     Step,
     Tick,
     Work,
-    counted,
 )
 from holdfast.protocol.storage import fold_writes
 from holdfast.protocol.values import digest, fingerprint
@@ -47,9 +46,9 @@ def evolve(state: RunState, fact: Fact, at: int) -> RunState:
     """The run after this fact, entered at this instant."""
     state = replace(state, rev=state.rev + 1, at=at)
     if not state.exists and not isinstance(fact, facts.RunCreated):
-        return _refuse(state, fact, "malformed_entry")
+        return refuse(state, fact, "malformed_entry")
     if state.terminal and type(fact) not in _AFTER_THE_END:
-        return _refuse(state, fact, "terminal_run")
+        return refuse(state, fact, "terminal_run")
     return queue_up(_restatus(_HANDLERS[type(fact)](state, fact, at)), at)
 
 
@@ -58,61 +57,6 @@ def fold(state: RunState, entries: Iterable[tuple[Fact, int]]) -> RunState:
     for fact, at in entries:
         state = evolve(state, fact, at)
     return state
-
-
-def judge_fence(state: RunState, key: str, claim_id: str, claim_token_hash: str | None, at: int) -> str | None:
-    """Why this claim may not act now, or None if it may. The lease's end itself is too late."""
-    work = state.work.get(key)
-    claim = work.claim if work else None
-    if (
-        claim is None
-        or claim.claim_id != claim_id
-        or (claim_token_hash is not None and claim.claim_token_hash != claim_token_hash)
-    ):
-        return "stale_claim"
-    return None if claim.holds(at) else "expired_claim"
-
-
-def judge_repeat(state: RunState, claim_id: str, result_digest: str | None) -> str | None:
-    """What became of a claim that is no longer open: `repeat` of the same result, another result, or unknown."""
-    tick = state.ticks.get(claim_id)
-    if tick is None or tick.result_digest is None:
-        return None
-    return "repeat" if tick.result_digest == result_digest else "conflicting_completion"
-
-
-def judge_claim(state: RunState, key: str, claim_id: str, claim_token_hash: str, at: int) -> str | None:
-    """Why the item may not be claimed now, or None if it may, or if this very claim holds it already."""
-    work = state.work.get(key)
-    if work is None:
-        return "terminal_attempt" if _is_over(state, key) else "unknown_runnable_intent"
-    if work.claim and work.claim.claim_id == claim_id and work.claim.claim_token_hash == claim_token_hash:
-        return None
-    if claim_id in state.ticks:
-        return "stale_claim"
-    if state.boundary:
-        return "active_manual_step"
-    if work.claim and work.claim.holds(at):
-        return "active_claim"
-    return "attempt_not_visible" if work.blocked or at < counted(work.visible_at, at) else None
-
-
-def _is_over(state: RunState, key: str) -> bool:
-    runnable = state.runnables.get(key)
-    return runnable is not None and runnable.status in ("completed", "failed")
-
-
-def _refuse(state: RunState, fact: Fact, reason: str) -> RunState:
-    return state.refuse(
-        Refusal(
-            reason=reason,
-            entry_kind=fact.kind,
-            rev=state.rev,
-            runnable_key=getattr(fact, "runnable_key", ROOT),
-            claim_id=getattr(fact, "claim_id", None) or getattr(fact, "tick_id", None) or "",
-            step=getattr(fact, "step", ""),
-        )
-    )
 
 
 def _restatus(state: RunState) -> RunState:
@@ -134,7 +78,7 @@ def _resting_status(state: RunState) -> Status:
 def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
     body_digest = digest(fact.kind, facts.encode(fact)).hex()
     if state.exists:
-        return state if state.created_digest == body_digest else _refuse(state, fact, "conflicting_runnable_intent")
+        return state if state.created_digest == body_digest else refuse(state, fact, "conflicting_runnable_intent")
     state = replace(
         state,
         session_id=fact.session_id,
@@ -164,12 +108,12 @@ def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
 def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
     refusal = judge_claim(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal:
-        return _refuse(state, fact, refusal)
+        return refuse(state, fact, refusal)
     work = state.work[fact.runnable_key]
     if work.claim:
         if work.claim.claim_id == fact.claim_id:
             return state
-        state = _close_tick(state, work.claim.claim_id, "abandoned")
+        state = close_tick(state, work.claim.claim_id, "abandoned")
     tick = Tick(tick_id=fact.claim_id, key=work.key, claimed_rev=state.rev, started_at=at)
     state = replace(state, ticks=state.ticks.set(tick.tick_id, tick), started_at=_first(state.started_at, at))
     if work.key == ROOT:
@@ -181,20 +125,22 @@ def _claimed(state: RunState, fact: facts.AttemptClaimed, at: int) -> RunState:
 def _heartbeat(state: RunState, fact: facts.AttemptHeartbeat, at: int) -> RunState:
     refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal:
-        return _refuse(state, fact, refusal)
+        return refuse(state, fact, refusal)
     work = state.work[fact.runnable_key]
     assert work.claim is not None
     return state.with_work(replace(work, claim=replace(work.claim, lease_until=at + fact.lease_us)))
 
 
 def _settled(state: RunState, fact: facts.TickSettled, at: int) -> RunState:
-    if fact.runnable_key != ROOT or fact.outcome not in SETTLED_OUTCOMES:
-        return _refuse(state, fact, "malformed_entry")
-    verdict = _judge_result(state, fact, at)
+    if fact.runnable_key != ROOT:
+        return runnables.rested(state, fact, at)
+    if fact.outcome not in SETTLED_OUTCOMES:
+        return refuse(state, fact, "malformed_entry")
+    verdict = judge_result(state, fact, at)
     if verdict:
-        return state if verdict == "repeat" else _refuse(state, fact, verdict)
+        return state if verdict == "repeat" else refuse(state, fact, verdict)
     work = replace(state.work[ROOT], claim=None, deliveries=0)
-    state = replace(_close_tick(state, fact.claim_id, fact.outcome, fact.result_digest), flow=state.flow or fact.flow)
+    state = replace(close_tick(state, fact.claim_id, fact.outcome, fact.result_digest), flow=state.flow or fact.flow)
     if fact.outcome == "retry":
         return _try_again(state, work, fact, at)
     state = replace(_consume(state, fact.claim_id), last_error=None, error_kind=None, wake_at=None)
@@ -212,10 +158,7 @@ def _rest(state: RunState, work: Work, fact: facts.TickSettled, at: int) -> RunS
         return replace(state.without_work(ROOT), attempt=0, deliveries=0, input_rev=None)
     if fact.outcome == "continue":
         return state.with_work(replace(work, visible_at=at, waiting=False, input_rev=state.rev))
-    if fact.until_us is not None:
-        visible_at = fact.until_us
-    else:
-        visible_at = at + fact.delay_us if fact.delay_us is not None else NEVER
+    visible_at = runnables.wakes_at(fact, at)
     awaits = tuple(fact.awaits)
     if is_satisfied(state, awaits):
         return state.with_work(replace(work, visible_at=at, waiting=False, input_rev=None, awaits=()))
@@ -244,39 +187,39 @@ def _abandoned(state: RunState, fact: facts.TickAbandoned, at: int) -> RunState:
     if fact.reason == "retry":
         return state
     if fact.reason not in ("expired", "released"):
-        return _refuse(state, fact, "malformed_entry")
+        return refuse(state, fact, "malformed_entry")
     tick = state.ticks.get(fact.tick_id)
     if tick and tick.outcome in ("abandoned", "released"):
         return state
     claim_token_hash = fact.claim_token_hash if fact.reason == "released" else None
     verdict = judge_fence(state, fact.runnable_key, fact.tick_id, claim_token_hash, at)
     if fact.reason == "released":
-        return _refuse(state, fact, verdict) if verdict else _release(state, fact.runnable_key, at)
+        return refuse(state, fact, verdict) if verdict else _release(state, fact.runnable_key, at)
     if verdict != "expired_claim":
-        return _refuse(state, fact, verdict or "active_claim")
+        return refuse(state, fact, verdict or "active_claim")
     work = state.work[fact.runnable_key]
-    return _close_tick(state, fact.tick_id, "abandoned").with_work(replace(work, claim=None))
+    return close_tick(state, fact.tick_id, "abandoned").with_work(replace(work, claim=None))
 
 
 def _release(state: RunState, key: str, at: int) -> RunState:
     """Give the claim back as if it had never been taken: at once claimable, no delivery counted."""
     work = state.work[key]
     assert work.claim is not None
-    state = _close_tick(state, work.claim.claim_id, "released")
+    state = close_tick(state, work.claim.claim_id, "released")
     return state.with_work(replace(work, claim=None, visible_at=at, deliveries=max(work.deliveries - 1, 0)))
 
 
 def _terminal(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:
     if state.terminal:
         same = fact.claim_id and judge_repeat(state, fact.claim_id, fact.result_digest) == "repeat"
-        return state if same else _refuse(state, fact, "terminal_run")
+        return state if same else refuse(state, fact, "terminal_run")
     if fact.status not in TERMINAL:
-        return _refuse(state, fact, "malformed_entry")
+        return refuse(state, fact, "malformed_entry")
     if fact.claim_id is not None:
-        verdict = _judge_result(state, fact, at)
+        verdict = judge_result(state, fact, at)
         if verdict:
-            return state if verdict == "repeat" else _refuse(state, fact, verdict)
-        state = _close_tick(state, fact.claim_id, fact.outcome or fact.status, fact.result_digest)
+            return state if verdict == "repeat" else refuse(state, fact, verdict)
+        state = close_tick(state, fact.claim_id, fact.outcome or fact.status, fact.result_digest)
         if fact.status != "cancelled":
             state = _consume(state, fact.claim_id)
     return _end(state, fact, at)
@@ -286,7 +229,7 @@ def _end(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:
     """Fence everything that is left: no work, no boundary, no open tick."""
     for work in state.work.values():
         if work.claim and work.claim.claim_id != fact.claim_id:
-            state = _close_tick(state, work.claim.claim_id, "fenced")
+            state = close_tick(state, work.claim.claim_id, "fenced")
     done = fact.status == "done"
     attempt = state.attempt + 1 if fact.outcome == "retry" else state.attempt
     return replace(
@@ -330,10 +273,10 @@ def _cancel(state: RunState, fact: facts.CancelRequested, at: int) -> RunState:
 
 def _paused(state: RunState, fact: facts.ManualStepPaused, at: int) -> RunState:
     if fact.boundary not in ACTIONS:
-        return _refuse(state, fact, "malformed_entry")
+        return refuse(state, fact, "malformed_entry")
     if state.boundary:
         same = (state.boundary.step, state.boundary.kind) == (fact.step, fact.boundary)
-        return state if same else _refuse(state, fact, "active_manual_step")
+        return state if same else refuse(state, fact, "active_manual_step")
     expires_at = None if fact.expires_us is None else at + fact.expires_us
     boundary = Boundary(
         step=fact.step,
@@ -350,7 +293,7 @@ def _paused(state: RunState, fact: facts.ManualStepPaused, at: int) -> RunState:
 def _resolved(state: RunState, fact: facts.ManualStepResolved, at: int) -> RunState:
     boundary = state.boundary
     if boundary is None or boundary.step != fact.step or fact.action not in ACTIONS[boundary.kind]:
-        return _refuse(state, fact, "stale_manual_resolution")
+        return refuse(state, fact, "stale_manual_resolution")
     state = replace(_remember_key(state, fact), boundary=None)
     if boundary.flow:
         answered = (f"{APPROVAL}{boundary.step}", boundary.occurrence)
@@ -364,7 +307,7 @@ def _child_started(state: RunState, fact: facts.ChildRunStarted, at: int) -> Run
     if known and (known.step, known.clog_id, known.child_key) == logical:
         return state
     if known or state.child_ids.get(logical, fact.child_run_id) != fact.child_run_id:
-        return _refuse(state, fact, "conflicting_child_run")
+        return refuse(state, fact, "conflicting_child_run")
     child = Child(
         child_run_id=fact.child_run_id,
         clog_id=fact.clog_id,
@@ -379,7 +322,7 @@ def _child_started(state: RunState, fact: facts.ChildRunStarted, at: int) -> Run
 def _child_finished(state: RunState, fact: facts.ChildRunFinished, at: int) -> RunState:
     child = state.children.get(fact.child_run_id)
     if child is None or fact.status not in TERMINAL or child.status not in (None, fact.status):
-        return _refuse(state, fact, "conflicting_child_run")
+        return refuse(state, fact, "conflicting_child_run")
     if child.status is not None:
         return state
     finished = replace(child, status=fact.status, finished_rev=state.rev)
@@ -387,83 +330,8 @@ def _child_finished(state: RunState, fact: facts.ChildRunFinished, at: int) -> R
     return wake(state, f"child:{child.child_run_id}", at)
 
 
-def _planned(state: RunState, fact: facts.RunnablePlanned, at: int) -> RunState:
-    known = state.runnables.get(fact.runnable_key)
-    if fact.runnable_key == ROOT:
-        return _refuse(state, fact, "malformed_entry")
-    if known and known.step != fact.step:
-        return _refuse(state, fact, "conflicting_runnable_intent")
-    if known and known.planned_rev is not None:
-        return state
-    runnable = known or Runnable(key=fact.runnable_key, step=fact.step)
-    return _with_runnable(state, replace(runnable, planned_rev=state.rev))
-
-
-def _scheduled(state: RunState, fact: facts.AttemptScheduled, at: int) -> RunState:
-    if fact.runnable_key == ROOT:
-        return _refuse(state, fact, "malformed_entry")
-    intent = fingerprint([fact.step, fact.idempotency_key, fact.attempt, fact.input, fact.delay_us])
-    known = state.runnables.get(fact.runnable_key)
-    if known and known.intent_digest == intent:
-        return state
-    if known and (known.intent_digest is not None or known.step != fact.step):
-        return _refuse(state, fact, "conflicting_runnable_intent")
-    runnable = known or Runnable(key=fact.runnable_key, step=fact.step)
-    scheduled = replace(runnable, status="scheduled", scheduled_rev=state.rev, intent_digest=intent)
-    work = Work(
-        key=fact.runnable_key,
-        step=fact.step,
-        visible_at=at + fact.delay_us,
-        attempt=fact.attempt,
-        input_rev=state.rev,
-    )
-    return _with_runnable(state, scheduled).with_work(work)
-
-
-def _completed(state: RunState, fact: facts.AttemptCompleted, at: int) -> RunState:
-    runnable = state.runnables.get(fact.runnable_key)
-    if runnable is None:
-        return _refuse(state, fact, "unknown_runnable_intent")
-    verdict = _judge_result(state, fact, at)
-    if verdict:
-        return state if verdict == "repeat" else _refuse(state, fact, verdict)
-    state = _close_tick(state, fact.claim_id, "completed", fact.result_digest).without_work(fact.runnable_key)
-    return _with_runnable(
-        state, replace(runnable, status="completed", result_digest=fact.result_digest, result_rev=state.rev)
-    )
-
-
-def _failed(state: RunState, fact: facts.AttemptFailed, at: int) -> RunState:
-    runnable = state.runnables.get(fact.runnable_key)
-    if runnable is None:
-        return _refuse(state, fact, "unknown_runnable_intent")
-    verdict = _judge_result(state, fact, at)
-    if verdict:
-        conflict = "conflicting_failure" if verdict == "conflicting_completion" else verdict
-        return state if verdict == "repeat" else _refuse(state, fact, conflict)
-    work = state.work[fact.runnable_key]
-    state = _close_tick(state, fact.claim_id, "failed", fact.result_digest)
-    if fact.retry_delay_us is None:
-        return _with_runnable(state.without_work(work.key), replace(runnable, status="failed", result_rev=state.rev))
-    again = replace(work, claim=None, attempt=work.attempt + 1, deliveries=0, visible_at=at + fact.retry_delay_us)
-    return _with_runnable(state, replace(runnable, status="retry_scheduled")).with_work(again)
-
-
-def _applied(state: RunState, fact: facts.RunnableApplied, at: int) -> RunState:
-    runnable = state.runnables.get(fact.runnable_key)
-    if runnable is None:
-        return _refuse(state, fact, "unknown_runnable_intent")
-    if runnable.status != "completed":
-        return _refuse(state, fact, "result_not_completed")
-    if runnable.result_digest != fact.result_digest:
-        return _refuse(state, fact, "conflicting_completion")
-    if runnable.applied_rev is not None:
-        return state
-    return _with_runnable(state, replace(runnable, applied_rev=state.rev))
-
-
 def _wakeup(state: RunState, fact: facts.LiveWakeupEmitted, at: int) -> RunState:
-    return state if fact.runnable_key in state.work else _refuse(state, fact, "unknown_runnable_intent")
+    return state if fact.runnable_key in state.work else refuse(state, fact, "unknown_runnable_intent")
 
 
 def _anomaly(state: RunState, fact: facts.Anomaly, at: int) -> RunState:
@@ -484,7 +352,7 @@ def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
     if fact.tick_id is None or (fact.tick_id in state.ticks and state.ticks[fact.tick_id].outcome == BEGUN):
         return state
     refusal = judge_fence(state, fact.runnable_key, fact.tick_id, fact.claim_token_hash, at)
-    return _refuse(state, fact, refusal) if refusal else state
+    return refuse(state, fact, refusal) if refusal else state
 
 
 def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
@@ -505,20 +373,20 @@ def _stored(state: RunState, fact: facts.StorageWritten, at: int) -> RunState:
     """A tick's writes come with its end, and once for each clog."""
     tick = state.ticks.get(fact.tick_id)
     if tick is None:
-        return _refuse(state, fact, "stale_claim")
+        return refuse(state, fact, "stale_claim")
     spent = f"w:{fact.clog_id}"
     if spent in tick.spent:
         return state
     if tick.outcome != BEGUN:
         refusal = judge_fence(state, tick.key, fact.tick_id, None, at)
         if refusal:
-            return _refuse(state, fact, refusal)
+            return refuse(state, fact, refusal)
     return fold_writes(_spend(state, tick, [spent]), fact, at)
 
 
 def _begun(state: RunState, fact: facts.TickBegun, at: int) -> RunState:
     if fact.tick_id in state.ticks:
-        return state if state.ticks[fact.tick_id].outcome == BEGUN else _refuse(state, fact, "active_claim")
+        return state if state.ticks[fact.tick_id].outcome == BEGUN else refuse(state, fact, "active_claim")
     tick = Tick(tick_id=fact.tick_id, claimed_rev=state.rev, started_at=at, outcome=BEGUN)
     return replace(state, ticks=state.ticks.set(tick.tick_id, tick))
 
@@ -526,7 +394,7 @@ def _begun(state: RunState, fact: facts.TickBegun, at: int) -> RunState:
 def _called(state: RunState, fact: facts.EndpointCalled, at: int) -> RunState:
     tick = state.ticks.get(fact.tick_id)
     if tick is None or tick.outcome != BEGUN:
-        return _refuse(state, fact, "stale_claim")
+        return refuse(state, fact, "stale_claim")
     return _spend(state, tick, fact.spent)
 
 
@@ -539,59 +407,40 @@ def _spend(state: RunState, tick: Tick, spent: Iterable[str]) -> RunState:
 
 def _lane_entered(state: RunState, fact: facts.LaneEntered, at: int) -> RunState:
     if state.ticket is None:
-        return _refuse(state, fact, "unknown_runnable_intent")
+        return refuse(state, fact, "unknown_runnable_intent")
     return replace(state, ticket=replace(state.ticket, held=True))
 
 
 def _step_recorded(state: RunState, fact: facts.StepRecorded, at: int) -> RunState:
     refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal or fact.status not in STATUSES:
-        return _refuse(state, fact, refusal or "malformed_entry")
+        return refuse(state, fact, refusal or "malformed_entry")
     return record(state, fact)
 
 
 def _signal_taken(state: RunState, fact: facts.SignalTaken, at: int) -> RunState:
     refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
     if refusal:
-        return _refuse(state, fact, refusal)
+        return refuse(state, fact, refusal)
     is_free = fact.seq in state.mailbox and fact.seq != state.input_rev
     if not is_free and (fact.step, fact.occurrence) not in state.steps:
-        return _refuse(state, fact, "malformed_entry")
+        return refuse(state, fact, "malformed_entry")
     return take(state, fact)
 
 
 def _deleted(state: RunState, fact: facts.RunDeleted, at: int) -> RunState:
     """Only what is over can be deleted: nobody's work, parent or lane is left behind."""
-    return replace(state, deleted=True) if state.terminal else _refuse(state, fact, "malformed_entry")
+    return replace(state, deleted=True) if state.terminal else refuse(state, fact, "malformed_entry")
 
 
 def _unchanged(state: RunState, fact: Fact, at: int) -> RunState:
     return state
 
 
-def _judge_result(state: RunState, fact: Any, at: int) -> str | None:
-    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
-    if refusal is None:
-        return None
-    return judge_repeat(state, fact.claim_id, fact.result_digest) or refusal
-
-
-def _close_tick(state: RunState, tick_id: str, outcome: str, result_digest: str | None = None) -> RunState:
-    tick = state.ticks.get(tick_id)
-    if tick is None:
-        return state
-    closed = replace(tick, outcome=outcome, result_digest=result_digest, settled_rev=state.rev)
-    return replace(state, ticks=state.ticks.set(tick_id, closed))
-
-
 def _remember_key(state: RunState, fact: Any) -> RunState:
     if fact.key is None or fact.key in state.keys:
         return state
     return replace(state, keys=state.keys.set(fact.key, KeyUse(fact.key_digest or "", state.rev)))
-
-
-def _with_runnable(state: RunState, runnable: Runnable) -> RunState:
-    return replace(state, runnables=state.runnables.set(runnable.key, runnable))
 
 
 def _first(known: int | None, at: int) -> int:
@@ -611,11 +460,14 @@ _HANDLERS: dict[type[Fact], Callable[[RunState, Any, int], RunState]] = {
     facts.ManualStepResolved: _resolved,
     facts.ChildRunStarted: _child_started,
     facts.ChildRunFinished: _child_finished,
-    facts.RunnablePlanned: _planned,
-    facts.AttemptScheduled: _scheduled,
-    facts.AttemptCompleted: _completed,
-    facts.AttemptFailed: _failed,
-    facts.RunnableApplied: _applied,
+    facts.WorkflowStarted: runnables.started,
+    facts.RunnablePlanned: runnables.planned,
+    facts.AttemptScheduled: runnables.scheduled,
+    facts.AttemptCompleted: runnables.completed,
+    facts.MapExpanded: runnables.expanded,
+    facts.AttemptFailed: runnables.failed,
+    facts.RunnableApplied: runnables.applied,
+    facts.CompensationBegun: runnables.compensation_begun,
     facts.LiveWakeupEmitted: _wakeup,
     facts.Anomaly: _anomaly,
     facts.Event: _event,

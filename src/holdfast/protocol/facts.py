@@ -12,12 +12,10 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from holdfast.errors import InvalidEntry
+from holdfast.protocol.graphs import Count, Duration, Graph
 from holdfast.protocol.values import canonical
 
-Duration = Annotated[int, msgspec.Meta(ge=0, le=1 << 56)]
-"""Microseconds; the bound (over two thousand years) keeps every sum with an instant inside 63 bits."""
 Instant = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)]
 
 VERSION = 1
@@ -101,7 +99,7 @@ class TickSettled(Fenced, frozen=True, kw_only=True):
     """A tick ended and the run goes on: `ok` rests, `continue` and `retry` run again, `wait` sleeps.
 
     `awaits` names what ends the sleep early: `signal:<name>`, `child:<run id>`, `approval:<step>`. The run of a flow
-    is woken by nothing else.
+    is woken by nothing else. A workflow step may sleep or run again too; all else that it says is a result.
     """
 
     kind: ClassVar[str] = "tick_settled"
@@ -226,6 +224,15 @@ class ChildRunFinished(Fact, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class WorkflowStarted(Fact, frozen=True, kw_only=True):
+    """The run follows this graph to its end, whatever becomes of the code that declared it."""
+
+    kind: ClassVar[str] = "workflow_started"
+    version: str
+    fingerprint: str
+    graph: Graph
+
+
 class RunnablePlanned(Fact, frozen=True, kw_only=True):
     """A workflow step will run."""
 
@@ -236,7 +243,10 @@ class RunnablePlanned(Fact, frozen=True, kw_only=True):
 
 
 class AttemptScheduled(Fact, frozen=True, kw_only=True):
-    """A planned step, or its next attempt, may be claimed after the delay."""
+    """A planned step, or its next attempt, may be claimed after the delay.
+
+    `map_key` names the map that it is an item of. Of a workflow's own tick it says that its planner has to look.
+    """
 
     kind: ClassVar[str] = "attempt_scheduled"
     runnable_key: str
@@ -245,15 +255,26 @@ class AttemptScheduled(Fact, frozen=True, kw_only=True):
     attempt: Count = 0
     input: Any = None
     delay_us: Duration = 0
+    map_key: str = ""
+    waiting: bool = False
 
 
 class AttemptCompleted(Fenced, frozen=True, kw_only=True):
-    """A step has a result."""
+    """A step has a result; a `skipped` one was not wanted, and has none."""
 
     kind: ClassVar[str] = "attempt_completed"
     result_digest: str
     result: Any = None
+    skipped: bool = False
     repaired: bool = False
+
+
+class MapExpanded(Fenced, frozen=True, kw_only=True):
+    """A map knows its items: it has its result once each of them has one."""
+
+    kind: ClassVar[str] = "map_expanded"
+    items: Count
+    result_digest: str
 
 
 class AttemptFailed(Fenced, frozen=True, kw_only=True):
@@ -273,6 +294,13 @@ class RunnableApplied(Fact, frozen=True, kw_only=True):
     kind: ClassVar[str] = "runnable_applied"
     runnable_key: str
     result_digest: str
+
+
+class CompensationBegun(Fact, frozen=True, kw_only=True):
+    """The workflow failed at this step: what it did is undone, the latest first. What nobody holds is withdrawn."""
+
+    kind: ClassVar[str] = "compensation_begun"
+    step: str
 
 
 class LiveWakeupEmitted(Fact, frozen=True, kw_only=True):
@@ -424,11 +452,14 @@ KINDS: dict[str, type[Fact]] = {
         ManualStepResolved,
         ChildRunStarted,
         ChildRunFinished,
+        WorkflowStarted,
         RunnablePlanned,
         AttemptScheduled,
         AttemptCompleted,
+        MapExpanded,
         AttemptFailed,
         RunnableApplied,
+        CompensationBegun,
         LiveWakeupEmitted,
         Anomaly,
         Event,

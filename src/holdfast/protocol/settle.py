@@ -8,23 +8,23 @@ from typing import Any, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.moments import to_us
 from holdfast.protocol import commands, facts, storage
 from holdfast.protocol.backoff import Backoff
 from holdfast.protocol.decisions import (
     Decision,
     Handoff,
     capped,
-    claimed_rev,
     end,
-    kept,
     lost_fence,
     microseconds,
     refuse,
+    sleep,
+    unsay,
 )
-from holdfast.protocol.evolve import judge_repeat
 from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.judging import judge_repeat
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.planning import look, settle_step
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import fingerprint
 
@@ -58,7 +58,9 @@ def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
     before = [*said, *storage.facts_of(command.claim_id, command.runnable_key, staged.storage)]
     starts = stage(state, command, staged, before)
     if command.runnable_key != ROOT:
-        decided = _settle_step(state, command, outcome, result_digest)
+        decided = settle_step(state, command, outcome, result_digest)
+    elif command.plan is not None and command.plan.looks and isinstance(outcome, Ok):
+        decided = look(state, command, result_digest)
     else:
         decided = _apply_outcome(state, command, outcome, result_digest)
     return _together(state, before, starts, decided, staged.deletes)
@@ -151,7 +153,7 @@ def _apply_outcome(state: RunState, command: commands.Settle, outcome: Outcome, 
             )
             return Decision(facts=(settled,))
         case Wait():
-            settled = _settled(command, "wait", result_digest, awaits=list(command.awaits), **_sleep(outcome))
+            settled = _settled(command, "wait", result_digest, awaits=list(command.awaits), **sleep(outcome))
             return Decision(facts=(settled,))
         case Retry():
             return _retry(state, command, outcome, result_digest)
@@ -172,48 +174,13 @@ def _retry(state: RunState, command: commands.Settle, outcome: Retry, result_dig
         return end(state, [], terminal)
     delay_us = _retry_delay_us(state, outcome, attempt)
     settled = _settled(command, "retry", result_digest, delay_us=delay_us, error=error, error_kind=outcome.kind)
-    return Decision(facts=(settled, *_unsay(state, command)))
+    return Decision(facts=(settled, *unsay(state, command)))
 
 
 def _retry_delay_us(state: RunState, outcome: Retry, attempt: int) -> int:
     if outcome.after is not None:
         return microseconds(outcome.after)
     return Backoff(state.backoff_us, state.backoff_max_us).delay_us(attempt)
-
-
-def _unsay(state: RunState, command: commands.Settle) -> tuple[Fact, ...]:
-    """A tick that spoke since it was claimed is marked: its words must not stand beside those of the next try."""
-    since = claimed_rev(state, command.claim_id)
-    if since == state.rev and not command.events:
-        return ()
-    dropped = facts.TickAbandoned(
-        tick_id=command.claim_id,
-        from_seq=since,
-        reason="retry",
-        runnable_key=command.runnable_key,
-        keep=kept(state, command.claim_id, command.keep),
-    )
-    return (dropped,)
-
-
-def _settle_step(state: RunState, command: commands.Settle, outcome: Outcome, result_digest: str) -> Decision:
-    """A workflow step has results and failures; what they mean for the run is the planner's business."""
-    fence: dict[str, Any] = {
-        "runnable_key": command.runnable_key,
-        "claim_id": command.claim_id,
-        "claim_token_hash": command.claim_token_hash,
-        "result_digest": result_digest,
-        "repaired": command.repaired,
-    }
-    if isinstance(outcome, Retry | Fail):
-        attempt = state.work[command.runnable_key].attempt + 1
-        failed = facts.AttemptFailed(**fence, error=capped(outcome.error), error_kind=outcome.kind)
-        if isinstance(outcome, Fail) or attempt >= state.max_attempts:
-            return Decision(facts=(failed,))
-        again = replace(failed, retry_delay_us=_retry_delay_us(state, outcome, attempt))
-        return Decision(facts=(again, *_unsay(state, command)))
-    result = outcome.output if isinstance(outcome, Done) else None
-    return Decision(facts=(facts.AttemptCompleted(**fence, result=result),))
 
 
 def _settled(command: commands.Settle, outcome: str, result_digest: str, **fields: Any) -> facts.TickSettled:
@@ -238,9 +205,3 @@ def _terminal(command: commands.Settle, status: str, result_digest: str, **field
         repaired=command.repaired,
         **fields,
     )
-
-
-def _sleep(wait: Wait) -> dict[str, Any]:
-    if wait.until is not None:
-        return {"until_us": max(to_us(wait.until), 0)}
-    return {} if wait.seconds is None else {"delay_us": microseconds(wait.seconds)}

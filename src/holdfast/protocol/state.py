@@ -158,7 +158,10 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runnable(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow step's way: planned → scheduled → completed or failed → applied."""
+    """A workflow step's way: planned → scheduled → completed or failed → applied.
+
+    A map goes from scheduled to `mapping`; its items have no results of their own beside it.
+    """
 
     key: str
     step: str
@@ -169,6 +172,13 @@ class Runnable(msgspec.Struct, frozen=True, kw_only=True):
     result_digest: str | None = None
     result_rev: int | None = None
     applied_rev: int | None = None
+    skipped: bool = False
+    map_key: str = ""
+    """Of an item: the map it belongs to."""
+    items: int | None = None
+    """Of a map: how many items it has, which one comes next, and how many have no result yet."""
+    next_item: int = 0
+    remaining: int = 0
 
 
 class KeyUse(msgspec.Struct, frozen=True):
@@ -228,6 +238,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     boundary: Boundary | None = None
     ticket: Ticket | None = None
     flow: bool = False
+    definition: str | None = None
+    """The fingerprint of the workflow that the run follows, and the entry that holds its graph."""
+    definition_rev: int | None = None
+    undoing: bool = False
     deleted: bool = False
 
     work: Map[str, Work] = Map()

@@ -354,6 +354,7 @@ def _slices_text(chosen: Mapping[str, str]) -> str:
         parts[name] = f"coalesce((SELECT json_agg(p) FROM ({part}) p), '[]')"
     fields = ",\n        ".join(f"'{name}', {part}" for name, part in parts.items())
     fields = fields.replace("{awaited}", "(SELECT json_array_elements_text(nullif(:awaited, '')::json))")
+    fields = fields.replace("{runnables}", "json_array_elements_text(nullif(:runnables, '')::json) AS j (key)")
     of_request = re.sub(r"(?<!:):([a-z_]+)", r"q.\1", fields)
     arrays = ", ".join(f"${place}::text[]" for place in range(2, len(_REQUEST_COLUMNS) + 2))
     return f"""

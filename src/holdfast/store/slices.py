@@ -38,7 +38,27 @@ PARTS: dict[str, str] = {
               WHERE o.run_id = :run_id AND o.tick_id IS NULL AND coalesce(o.name, '') = coalesce(g.name, '')
           )
     """,
-    "runnables": "SELECT * FROM {s}runnables WHERE run_id = :run_id AND key = :runnable_key",
+    # Keys first, then one look-up each: a wide map has far more items than this asks for. Beside them a few that
+    # wait for room; and for a planner every step, and whatever is open.
+    "runnables": """
+        SELECT r.*
+        FROM (SELECT :runnable_key AS key UNION SELECT key FROM {runnables}) k
+        CROSS JOIN {s}runnables r
+        WHERE r.run_id = :run_id AND r.key = k.key
+        UNION ALL
+        SELECT u.*
+        FROM (
+            SELECT * FROM {s}runnables
+            WHERE run_id = :run_id AND status = 'planned' AND :runnables <> '' ORDER BY planned_rev LIMIT 8
+        ) u
+        UNION ALL
+        SELECT p.* FROM {s}runnables p WHERE :planner <> '' AND p.run_id = :run_id AND p.map_key = ''
+        UNION ALL
+        SELECT o.*
+        FROM {s}work w
+        CROSS JOIN {s}runnables o
+        WHERE :planner <> '' AND w.run_id = :run_id AND o.run_id = :run_id AND o.key = w.key AND o.map_key <> ''
+    """,
     "keys": "SELECT * FROM {s}keys WHERE scope = :scope AND key = :key",
     "anomalies": "SELECT * FROM {s}anomalies WHERE run_id = :run_id AND claim_id IN ('', :claim_id)",
     "handoffs": "SELECT * FROM {s}handoffs WHERE target_run_id = :run_id",

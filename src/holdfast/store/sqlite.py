@@ -338,7 +338,8 @@ def _statements(script: str) -> Iterable[str]:
 
 _RUN = slices.RUN.format(s="")
 _AWAITED = "(SELECT value FROM json_each(nullif(:awaited, '')))"
-_PARTS = {name: part.format(s="", awaited=_AWAITED) for name, part in slices.PARTS.items()}
+_RUNNABLES = "(SELECT value AS key FROM json_each(nullif(:runnables, '')))"
+_PARTS = {name: part.format(s="", awaited=_AWAITED, runnables=_RUNNABLES) for name, part in slices.PARTS.items()}
 _WHOLE = {name: part.format(s="") for name, part in slices.WHOLE.items()}
 # An id that was used before is known by its first entry, or, where even that is gone, by its tombstone.
 _FIRST = """

@@ -75,6 +75,9 @@ RUN_MOVING: dict[str, str] = {
     "boundary_flow": "int",
     "boundary_shown": "text",
     "flow": "int",
+    "definition": "text",
+    "definition_rev": "int",
+    "undoing": "int",
 }
 RUNS = Table(
     name="runs",
@@ -174,6 +177,11 @@ RUNNABLES = Table(
         "result_digest": "text",
         "result_rev": "int",
         "applied_rev": "int",
+        "skipped": "int",
+        "map_key": "text",
+        "items": "int",
+        "next_item": "int",
+        "remaining": "int",
     },
 )
 ANOMALIES = Table(

@@ -92,6 +92,7 @@ class SliceRequest(NamedTuple):
     `session_id` and `lane` matter for a run that is not there yet. `storage` (any text) asks for the versions of the
     run's storage rows, `shared` (a JSON list) names rows that several runs share: these travel alone, behind a lock.
     `step` and `occurrence` name a step of a flow, `awaited` (a JSON list) the signals and children it waits for.
+    `runnables` (a JSON list) names workflow steps; `planner` (any text) asks for all of them but the items of maps.
     """
 
     run_id: str
@@ -107,6 +108,8 @@ class SliceRequest(NamedTuple):
     step: str = ""
     occurrence: str = ""
     awaited: str = ""
+    runnables: str = ""
+    planner: str = ""
     whole: bool = False
 
 

@@ -50,6 +50,9 @@ CREATE TABLE {s}runs (
     boundary_flow       integer,
     boundary_shown      text,
     flow                integer NOT NULL DEFAULT 0,
+    definition          text,
+    definition_rev      integer,
+    undoing             integer NOT NULL DEFAULT 0,
     FOREIGN KEY (session_id, user_id) REFERENCES {s}sessions (session_id, user_id)
 ) WITH (
     fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
@@ -173,8 +176,15 @@ CREATE TABLE {s}runnables (
     result_digest text,
     result_rev    integer,
     applied_rev   integer,
+    skipped       integer NOT NULL DEFAULT 0,
+    map_key       text NOT NULL DEFAULT '',
+    items         integer,
+    next_item     integer NOT NULL DEFAULT 0,
+    remaining     integer NOT NULL DEFAULT 0,
     PRIMARY KEY (run_id, key)
 );
+-- Steps that wait for room among the open ones of their run.
+CREATE INDEX runnables_unscheduled ON {s}runnables (run_id, planned_rev) WHERE status = 'planned';
 
 CREATE TABLE {s}anomalies (
     run_id       text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,

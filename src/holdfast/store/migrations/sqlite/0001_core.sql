@@ -46,6 +46,9 @@ CREATE TABLE runs (
     boundary_flow       integer,
     boundary_shown      text,
     flow                integer NOT NULL DEFAULT 0,
+    definition          text,
+    definition_rev      integer,
+    undoing             integer NOT NULL DEFAULT 0,
     FOREIGN KEY (session_id, user_id) REFERENCES sessions (session_id, user_id)
 ) STRICT;
 -- Newest first, for lists. None on a column that changes: updates would touch every index.
@@ -157,8 +160,15 @@ CREATE TABLE runnables (
     result_digest text,
     result_rev    integer,
     applied_rev   integer,
+    skipped       integer NOT NULL DEFAULT 0,
+    map_key       text NOT NULL DEFAULT '',
+    items         integer,
+    next_item     integer NOT NULL DEFAULT 0,
+    remaining     integer NOT NULL DEFAULT 0,
     PRIMARY KEY (run_id, key)
 ) STRICT;
+-- Steps that wait for room among the open ones of their run.
+CREATE INDEX runnables_unscheduled ON runnables (run_id, planned_rev) WHERE status = 'planned';
 
 CREATE TABLE anomalies (
     run_id       text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
