@@ -44,7 +44,7 @@ def line(kind: str) -> NewEntry:
 
 
 def moving(rev: int, status: str = "pending") -> Row:
-    given = {"status": status, "rev": rev, "at": PENDING, "attempt": 0, "deliveries": 0, "flow": 0}
+    given = {"status": status, "rev": rev, "at": PENDING, "attempt": 0, "deliveries": 0, "flow": 0, "undoing": 0}
     return tuple(given.get(name) for name in RUN_MOVING)
 
 

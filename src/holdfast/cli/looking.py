@@ -1,4 +1,4 @@
-"""Commands that look: `runs`, `inspect`, `explain`."""
+"""Commands that look: `runs`, `inspect`, `explain`, `graph`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from holdfast.cli.app import Desk, Run, on_runs
 from holdfast.cli.output import pairs, table
 from holdfast.errors import NotFound
 from holdfast.facade import Holdfast
-from holdfast.runtime import Explanation, Inspection, ListedRun, Page
+from holdfast.runtime import Explanation, GraphEdge, GraphNode, Inspection, ListedRun, Page, RunGraph
 
 WATCH_S = 1.0
 SHOWN_MAX = 20
@@ -78,6 +79,27 @@ async def explain(desk: Desk, hf: Holdfast, *, run: Run) -> None:
         desk.out.show(*_words(found))
 
 
+@on_runs()
+async def graph(
+    desk: Desk,
+    hf: Holdfast,
+    *,
+    run: Run,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the picture in Mermaid's words.")] = False,
+) -> None:
+    """Show the steps of a run, what comes after what, and how far each one is."""
+    found = await hf.graph(run)
+    if found is None:
+        raise _unknown(run)
+    if mermaid:
+        for line in found.to_mermaid().splitlines():
+            desk.out.show_line(Text(line))
+    elif desk.out.json:
+        desk.out.tell(found.to_dict())
+    else:
+        desk.out.show(*_steps(found))
+
+
 def _unknown(run_id: str) -> NotFound:
     return NotFound(f"there is no run {run_id}")
 
@@ -101,6 +123,26 @@ def _list(page: Page[ListedRun]) -> RenderableType:
 def _words(found: Explanation) -> list[RenderableType]:
     head = {"run": found.run_id, "status": found.status, "reason": found.reason, "next": ", ".join(found.next_actions)}
     return [pairs({"": found.summary}), "", pairs(head), pairs(found.to_dict()["details"])]
+
+
+def _steps(found: RunGraph) -> list[RenderableType]:
+    """Each step with what it waits for."""
+    head = pairs({"run": found.run_id, "status": found.status, "workflow": found.clog_id, "version": found.version})
+    if not found.nodes:
+        return [head, "no steps"]
+    sources: dict[str, list[str]] = {}
+    for edge in found.edges:
+        sources.setdefault(edge.target, []).append(edge.source if edge.kind == "dependency" else _way(edge))
+    rows = [(node.id, node.kind, node.state, _items(node), ", ".join(sources.get(node.id, ()))) for node in found.nodes]
+    return [head, table(("step", "kind", "state", "items", "after"), rows, title="\nSteps")]
+
+
+def _way(edge: GraphEdge) -> str:
+    return f"{edge.source} ({edge.kind})"
+
+
+def _items(node: GraphNode) -> str | None:
+    return None if node.items is None else f"{node.items_done}/{node.items}"
 
 
 def _picture(seen: Inspection) -> list[RenderableType]:

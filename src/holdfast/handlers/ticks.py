@@ -181,9 +181,10 @@ class ClaimedTick(Tick):
             flow=self.is_flow,
             plan=self.plan,
         )
-        # Rows of storage, steps beside this one, and what a flow waits for, are judged with the commit, so they must
-        # be read for it.
-        known = None if staged.storage or self.awaits or self.plan else self._known
+        # Rows of storage, a workflow's steps, and what a flow waits for, are judged with the commit, so they must be
+        # read for it.
+        is_alone = self.key == ROOT and not (staged.storage or self.awaits or self.plan)
+        known = self._known if is_alone else None
         executed = await self.journal.execute(self.state.run_id, command, known=known)
         check_fence(executed, self.state.run_id)
         return executed

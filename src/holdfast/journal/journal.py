@@ -33,7 +33,7 @@ from holdfast.protocol import catalog, facts
 from holdfast.protocol.commands import Command, Create
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import fold
-from holdfast.protocol.facts import Fact
+from holdfast.protocol.facts import Fact, WorkflowStarted
 from holdfast.protocol.state import PENDING, UNKNOWN, RunState, Work
 from holdfast.protocol.values import canonical, clean, digest, whole_number
 from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Store
@@ -236,6 +236,15 @@ class Journal:
             (thread.removeprefix(RUN_PREFIX), rev): (fact_of(entry), entry.at)
             for (thread, rev), entry in entries.items()
         }
+
+    async def definition(self, state: RunState) -> WorkflowStarted | None:
+        """The workflow that the run follows, as the run remembers it; None for a run that follows none."""
+        if state.definition_rev is None:
+            return None
+        place = (state.run_id, state.definition_rev)
+        fact = (await self.facts_at([place]))[place]
+        assert isinstance(fact, WorkflowStarted)
+        return fact
 
     async def slices(
         self, run_ids: Sequence[str], *, tick_id: str = "", with_steps: bool = False

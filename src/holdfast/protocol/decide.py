@@ -17,6 +17,7 @@ from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import RECEIVE, joined, oldest_signal
 from holdfast.protocol.judging import judge_claim
 from holdfast.protocol.lanes import its_turn
+from holdfast.protocol.planning import intent
 from holdfast.protocol.settle import STORAGE_CONFLICT, deletions, enqueued, last_words, settle, stage
 from holdfast.protocol.state import Boundary, RunState, counted
 from holdfast.protocol.storage import facts_of, has_changed
@@ -443,6 +444,9 @@ def _recover(state: RunState, command: commands.Recover, now: int) -> Decision:
         facts.RunnableApplied(runnable_key=item.key, result_digest=item.result_digest or "")
         for item in sorted(unapplied, key=lambda item: item.result_rev or 0)
     ]
+    if state.definition is not None and ROOT not in state.work and (decided or not state.work):
+        # What follows from these, and what a workflow without any work waits for, is for its planner to say.
+        decided.append(intent(ROOT, ""))
     return Decision(facts=tuple(decided), repeat_rev=None if decided else state.rev)
 
 

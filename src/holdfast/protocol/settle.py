@@ -29,6 +29,7 @@ from holdfast.protocol.state import RunState
 from holdfast.protocol.values import fingerprint
 
 STORAGE_CONFLICT = "STORAGE_CONFLICT"
+WORKFLOW_TICK = "workflow_tick"
 
 
 def outcome_digest(outcome: Outcome) -> str:
@@ -51,6 +52,8 @@ def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
     said = last_words(state, command)
     if state.cancel_requested_at is not None:
         return end(state, said, _terminal(command, "cancelled", result_digest, error_kind="cancelled"))
+    if _speaks_for_planner(state, command):
+        return Decision(refusal=WORKFLOW_TICK)
     outcome, staged = command.outcome, command.staged
     if storage.has_changed(state, command.claim_id, staged.storage):
         # Nothing of the tick is kept: it judged by rows that are no longer so.
@@ -64,6 +67,12 @@ def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
     else:
         decided = _apply_outcome(state, command, outcome, result_digest)
     return _together(state, before, starts, decided, staged.deletes)
+
+
+def _speaks_for_planner(state: RunState, command: commands.Settle) -> bool:
+    """A workflow's own tick is ended by its planner; whoever else holds it may only give up on it."""
+    is_planners = state.definition is not None and command.runnable_key == ROOT
+    return is_planners and command.plan is None and not isinstance(command.outcome, Retry | Fail)
 
 
 def stage(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.runtime.explanation import Explanation
+from holdfast.runtime.graphing import GraphEdge, GraphNode, RunGraph
 from holdfast.runtime.inbox import OpenQuestion
 from holdfast.runtime.inspection import Inspection
 from holdfast.runtime.listing import ListedRun, Page
@@ -13,10 +14,13 @@ __all__ = [
     "Claim",
     "Event",
     "Explanation",
+    "GraphEdge",
+    "GraphNode",
     "Inspection",
     "ListedRun",
     "OpenQuestion",
     "Page",
+    "RunGraph",
     "RunInfo",
     "SignalReceipt",
     "Upkeep",

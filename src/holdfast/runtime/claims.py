@@ -16,7 +16,7 @@ from holdfast.journal import Executed
 from holdfast.moments import from_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
-from holdfast.protocol.facts import Fact
+from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, whole_number
@@ -135,7 +135,16 @@ class Claims(Runs):
 
     async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
         cleaned, repaired = clean_outcome(outcome)
-        return await self._fenced(claim, commands.Settle(**fence_of(claim), outcome=cleaned, repaired=repaired))
+        plan = None if claim.runnable_key == ROOT else await self._plan(claim.run_id)
+        return await self._fenced(
+            claim, commands.Settle(**fence_of(claim), outcome=cleaned, repaired=repaired, plan=plan)
+        )
+
+    async def _plan(self, run_id: str) -> commands.Plan | None:
+        """What a workflow's steps are followed by: a runner of one's own need not know its definition."""
+        state = (await self.journal.slices([run_id])).get(run_id)
+        definition = await self.journal.definition(state) if state else None
+        return commands.Plan(graph=definition.graph) if definition else None
 
     async def _fenced(self, claim: Claim, command: Command) -> RunInfo:
         executed = await self.journal.execute(claim.run_id, command)

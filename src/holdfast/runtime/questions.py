@@ -17,6 +17,7 @@ from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
 from holdfast.runtime.claims import Claims
 from holdfast.runtime.explanation import Explanation, explanation
+from holdfast.runtime.graphing import RunGraph, run_graph
 from holdfast.runtime.history import read_history
 from holdfast.runtime.inbox import OpenQuestion, open_questions
 from holdfast.runtime.inspection import Inspection, inspection
@@ -87,6 +88,11 @@ class Questions(Claims):
             known_clogs=self._known_clogs,
             lane_place=await lane_place(self._store, seen[0]),
         )
+
+    async def graph(self, run_id: str) -> RunGraph | None:
+        """The run's steps as nodes and edges with their states; None for a run that this caller does not know."""
+        seen = await self._seen(run_id)
+        return None if seen is None else run_graph(seen[0], await self.journal.definition(seen[0]))
 
     async def result(self, run_id: str, timeout: float | None = None) -> Any:
         """The output of a run, once it is done; `RunFailed`, `RunCancelled` or `TimeoutError` if it is not."""

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.moments import from_us
 from holdfast.protocol.facts import ROOT
-from holdfast.protocol.state import RunState
+from holdfast.protocol.state import NEVER, RunState
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ def run_info(state: RunState, *, pending_input: Any, output: Any) -> RunInfo:
         attempt=state.attempt,
         max_attempts=state.max_attempts,
         deliveries=state.deliveries,
-        wake_at=_moment(state.wake_at),
+        wake_at=_moment(_wake_at(state)),
         pending_input=pending_input,
         last_error=state.last_error,
         error_kind=state.error_kind,
@@ -103,6 +103,13 @@ def run_info(state: RunState, *, pending_input: Any, output: Any) -> RunInfo:
         lane=state.lane,
         rev=state.rev,
     )
+
+
+def _wake_at(state: RunState) -> int | None:
+    """When the run goes on by itself. A workflow that waits goes on with the first of its steps."""
+    if state.definition is None or state.status != "waiting":
+        return state.wake_at
+    return min((work.visible_at for work in state.work.values() if work.visible_at < NEVER), default=None)
 
 
 def without_hashes(data: Any) -> Any:

@@ -69,7 +69,7 @@ def _cycles(nodes: Sequence[Node]) -> Iterator[str]:
     try:
         order.prepare()
     except CycleError as error:
-        yield f"steps wait for each other: {' → '.join(reversed(error.args[1]))}"
+        yield f"steps wait for each other: {' → '.join(error.args[1])}"
 
 
 def _parameters(node: Node, function: Callable[..., Any], *, is_route: bool) -> Iterator[str]:
