@@ -1,0 +1,49 @@
+"""A process that runs one wide map to its end: `python -m tests.workflow.wide DATABASE SCHEMA ITEMS`.
+
+It prints the run's id, its output and the most memory it ever had, in megabytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+import sys
+from typing import Any
+
+from holdfast import Holdfast, Workflow
+
+flow = Workflow("wide")
+
+
+@flow.step()
+async def load(ctx: Any, input: int) -> list[dict[str, int]]:
+    return [{"number": number} for number in range(input)]
+
+
+@flow.map("lines", over="load")
+async def line(ctx: Any, item: dict[str, int]) -> int:
+    return item["number"]
+
+
+@flow.step(after=["lines"])
+async def join(ctx: Any, lines: list[int]) -> list[int]:
+    return [len(lines), sum(lines)]
+
+
+async def main(url: str, schema: str, items: int) -> None:
+    async with Holdfast(url, schema=schema) as hf:
+        hf.register(flow)
+        run = await hf.start(flow, items, session_id="s")
+        working = asyncio.create_task(hf.worker(concurrency=64).run())
+        output = await hf.result(run.run_id)
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    print(json.dumps({"run_id": run.run_id, "output": output, "megabytes": most}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
