@@ -49,6 +49,16 @@ def test_an_order_survives_the_death_of_every_process(tmp_path: Path) -> None:
     assert "calls: ['reserve', 'charge', 'charge']; fsck: sound" in told
 
 
+def test_invoices_are_parsed_side_by_side_and_paid_once(tmp_path: Path) -> None:
+    told = play("invoices.py", tmp_path / "invoices.db")
+
+    assert "'status': 'retrying', 'error': 'the scanner does not answer'" in told
+    assert 'n1[["parse 4/4"]]:::completed' in told
+    assert 'n3{{"manager"}}:::paused' in told
+    assert "the run is done: {'archive': 4, 'pay': '1084.90 paid, approved by ada'}" in told
+    assert "fsck: sound" in told
+
+
 def test_the_first_run_survives_its_worker(tmp_path: Path) -> None:
     told = play("first_run.py", tmp_path / "first.db")
 

@@ -244,13 +244,14 @@ async def test_an_edited_answer_reaches_the_step(hf: Holdfast) -> None:
     assert await hf.result(run.run_id) == {"send": {"to": "bob"}}
 
 
-async def test_a_condition_may_skip_a_question(hf: Holdfast) -> None:
+async def test_a_question_that_is_not_wanted_is_not_asked(hf: Holdfast) -> None:
     flow = Workflow("small")
 
     @flow.step()
     async def amount(ctx: Any, input: int) -> int:
         return input
 
-    flow.wait("nap", seconds=0, after=["amount"])
+    flow.approval("ask", after=["amount"], when=lambda results: results["amount"] > 100)
+    flow.pause("hold", after=["amount"], when=lambda results: False)
 
-    assert await ended(hf, flow, 3) == {"nap": None}
+    assert await ended(hf, flow, 3) == {"ask": None, "hold": None}

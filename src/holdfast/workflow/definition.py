@@ -111,22 +111,30 @@ class Workflow:
         details: Details | None = None,
         expires: float | timedelta | None = None,
         on_expiry: Literal["reject", "approve"] = "reject",
+        when: Condition | None = None,
         on_error: str | None = None,
     ) -> None:
         """Ask a person; the result is their `Decision`. A rejection is a failure of this step (`rejected`).
 
         `details` is what they are shown, as a dict or made from the parents' results. A question that nobody
-        answered before it `expires` counts as `on_expiry` says.
+        answered before it `expires` counts as `on_expiry` says; one that is not wanted by `when` is not asked.
         """
         if on_expiry not in ("reject", "approve"):
             raise InvalidValue(f"on_expiry of {name} must be 'reject' or 'approve', got {on_expiry!r}")
-        made = self._node(name, "approval", after, on_error=on_error)
+        made = self._node(name, "approval", after, when=when, on_error=on_error)
         limit = None if expires is None else microseconds(expires)
-        self._add(msgspec.structs.replace(made, expires_us=limit, on_expiry=on_expiry), details=details)
+        self._add(msgspec.structs.replace(made, expires_us=limit, on_expiry=on_expiry), when=when, details=details)
 
-    def pause(self, name: str, *, after: Sequence[str] = (), details: Details | None = None) -> None:
+    def pause(
+        self,
+        name: str,
+        *,
+        after: Sequence[str] = (),
+        details: Details | None = None,
+        when: Condition | None = None,
+    ) -> None:
         """Stop until someone resumes the run."""
-        self._add(self._node(name, "pause", after), details=details)
+        self._add(self._node(name, "pause", after, when=when), when=when, details=details)
 
     def compensate(self, step: str) -> Callable[[F], F]:
         """What undoes a step: called with `(ctx, result)` if the run fails later, the latest step first."""
