@@ -90,6 +90,8 @@ class Holdfast(Upkeep):
         """Create a run of a flow or workflow (or of a clog by its name) with this input."""
         if isinstance(flow, Flow):
             options.setdefault("retry", flow.retry)
+        elif isinstance(flow, Workflow):
+            flow.given(input)
         clog_id = flow if isinstance(flow, str) else flow.name
         return await self.create_run(session_id=session_id, clog_id=clog_id, input=input, **options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Workflow
 from tests.cli.conftest import Office
 
 
@@ -110,3 +110,30 @@ def test_what_makes_no_sense_is_refused_in_words(office: Office, words: list[str
     assert (answer.code, answer.out) == (2, "")
     assert answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.clause("SB-9")
+def test_the_steps_of_a_workflow_are_shown_and_drawn(office: Office) -> None:
+    flow = Workflow("billing", version="7")
+    flow.wait("cooldown", seconds=3_600)
+    flow.approval("manager", after=["cooldown"])
+
+    async def begin(hf: Holdfast) -> None:
+        hf.register(flow)
+        await hf.start(flow, session_id="s9", run_id="w")
+        await hf.advance()
+
+    office.do(begin)
+
+    shown = office.ask("graph", "w").out
+    assert [line.split() for line in shown.splitlines()[-2:]] == [
+        ["cooldown", "wait", "pending"],
+        ["manager", "approval", "waiting", "cooldown"],
+    ]
+    assert office.ask("graph", "w", "--json").json["version"] == "7"
+    assert office.ask("graph", "w", "--mermaid").out.splitlines()[:2] == [
+        "flowchart TD",
+        '    n0("cooldown"):::pending',
+    ]
+    assert "no steps" in office.ask("graph", "idle").out
+    assert office.ask("graph", "nobody").err == "holdfast: there is no run nobody\n"

@@ -20,6 +20,7 @@ async def info_of(hf: Holdfast, run: RunInfo) -> RunInfo:
     return found
 
 
+@pytest.mark.clause("H-S4")
 async def test_a_failure_takes_its_error_route_and_the_run_ends_done(hf: Holdfast) -> None:
     flow = Workflow("routed")
 
@@ -205,6 +206,7 @@ async def test_siblings_that_nobody_holds_are_withdrawn_and_those_in_hand_are_wa
     assert states == ["completed", "failed", "skipped"]
 
 
+@pytest.mark.clause("H-S7")
 async def test_a_run_that_fails_while_siblings_run_ends_at_once_if_there_is_nothing_to_undo(hf: Holdfast) -> None:
     flow = Workflow("plain")
     for name in ("a", "b"):

@@ -195,6 +195,7 @@ async def test_a_step_that_raises_is_tried_as_often_as_its_own_policy_says(hf: H
     assert attempts == [0, 1, 2, 3]
 
 
+@pytest.mark.clause("H-S4", "H-S7")
 async def test_a_step_that_fails_too_often_ends_the_run_with_its_words(hf: Holdfast) -> None:
     flow = Workflow("hopeless")
 

@@ -201,6 +201,7 @@ async def test_a_pause_waits_for_resume(hf: Holdfast) -> None:
     assert await hf.result(run.run_id) == {"after": "resumed"}
 
 
+@pytest.mark.clause("H-S5")
 async def test_while_it_is_paused_nothing_new_begins_and_what_runs_may_finish(hf: Holdfast) -> None:
     flow = Workflow("siblings")
     flow.approval("ask")

@@ -69,7 +69,8 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def fingerprint(self, version: str) -> str:
         """Two definitions are the same exactly if this is equal."""
-        return fingerprint([version, msgspec.to_builtins(self.nodes)])
+        # Every field, said or left at its default: the same step must not look different by how it was declared.
+        return fingerprint([version, [msgspec.structs.astuple(node) for node in self.nodes]])
 
 
 def item_key(map_key: str, index: int) -> str:

@@ -71,7 +71,7 @@ class RunGraph(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return cast(dict[str, Any], msgspec.to_builtins(self))
+        return cast(dict[str, Any], msgspec.json.decode(msgspec.json.encode(self)))
 
     def to_mermaid(self) -> str:
         """A flowchart in Mermaid's words."""

@@ -2,5 +2,6 @@
 
 from holdfast.workflow.definition import Workflow
 from holdfast.workflow.running import Workflows
+from holdfast.workflow.spec import from_spec, to_spec
 
-__all__ = ["Workflow", "Workflows"]
+__all__ = ["Workflow", "Workflows", "from_spec", "to_spec"]

@@ -38,12 +38,13 @@ class Workflow:
 
     Steps are declared, then the workflow is registered, which checks it; what is declared later counts no more. A run
     follows the definition it began with: change the version with the steps, and keep the old definition registered
-    until its runs are over.
+    until its runs are over. `input` is the type of what runs are started with: anything that msgspec converts to.
     """
 
-    def __init__(self, name: str, *, version: str | int = "1") -> None:
+    def __init__(self, name: str, *, version: str | int = "1", input: Any = None) -> None:
         self.name = check_id(name, "workflow name")
         self.version = str(version)
+        self.input = input
         self.code: dict[str, Code] = {}
         self.undos: dict[str, Function] = {}
         self._nodes: list[Node] = []
@@ -154,6 +155,15 @@ class Workflow:
         check(self.name, nodes, {name: code.function for name, code in self.code.items()}, self.undos)
         return Graph(nodes=nodes)
 
+    def given(self, value: Any) -> Any:
+        """What steps get as their input. A value that does not fit its type raises `InvalidValue`."""
+        if self.input is None:
+            return value
+        try:
+            return msgspec.convert(value, self.input)
+        except msgspec.ValidationError as error:
+            raise InvalidValue(f"this is no input of workflow {self.name}: {error}", code="invalid_input") from error
+
     @cached_property
     def fingerprint(self) -> str:
         return self.graph.fingerprint(self.version)
@@ -188,8 +198,11 @@ class Workflow:
         timeout: float | None = None,
         details: Details | None = None,
     ) -> None:
+        self._add_node(node, Code(function=function, when=when, details=details, timeout=timeout))
+
+    def _add_node(self, node: Node, code: Code) -> None:
         self._nodes.append(node)
-        self.code[node.name] = Code(function=function, when=when, details=details, timeout=timeout)
+        self.code[node.name] = code
 
     def __repr__(self) -> str:
         return f"Workflow({self.name!r}, version={self.version!r})"

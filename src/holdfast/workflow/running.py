@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import InvalidValue
 from holdfast.flow.answers import Decision
 from holdfast.handlers import ClaimedTick, Clog, Context
 from holdfast.handlers.context import BlockingContext
@@ -26,6 +27,7 @@ from holdfast.workflow.definition import ITEMS_MAX, Workflow
 from holdfast.workflow.results import Results
 
 CHANGED = "workflow_changed"
+INVALID_INPUT = "invalid_input"
 
 
 class Workflows:
@@ -53,7 +55,13 @@ class Workflows:
             return Fail(f"{text}; keep the old definition beside a changed one until its runs are over", kind=CHANGED)
         tick.plan = Plan(graph=workflow.graph)
         work = _Tick(workflow, tick, context, self._results)
-        return await (work.look() if tick.key == ROOT else work.step())
+        try:
+            return await (work.look() if tick.key == ROOT else work.step())
+        except InvalidValue as error:
+            if error.code != INVALID_INPUT:
+                raise
+            # It would come to the same whenever it is tried again.
+            return Fail(str(error), kind=INVALID_INPUT)
 
 
 class _Tick:
@@ -78,6 +86,8 @@ class _Tick:
                 return await self._failure(state)
             case _:
                 workflow = self._workflow
+                if state.definition is None:
+                    workflow.given(await self._results.input(self._journal, self._run_id))
                 self._tick.plan = Plan(
                     graph=self._graph, version=workflow.version, fingerprint=workflow.fingerprint, looks=True
                 )
@@ -94,7 +104,7 @@ class _Tick:
         given = await self._results.of(self._journal, self._run_id, self._graph, node.after)
         code = self._workflow.code[node.name]
         if code.when is not None or node.kind != "wait":
-            given["input"] = await self._results.input(self._journal, self._run_id)
+            given["input"] = self._workflow.given(await self._results.input(self._journal, self._run_id))
         if code.when is not None and not code.when(dict(given)):
             self._tick.plan = Plan(graph=self._graph, skipped=True)
             return Done(None)
