@@ -34,6 +34,7 @@ from holdfast.runtime import (
     Page,
     RunGraph,
     RunInfo,
+    Schedule,
     SignalReceipt,
 )
 from holdfast.workflow import Workflow
@@ -75,6 +76,7 @@ __all__ = [
     "RunFailed",
     "RunGraph",
     "RunInfo",
+    "Schedule",
     "SignalReceipt",
     "StepFailed",
     "StorageError",

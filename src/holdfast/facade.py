@@ -21,6 +21,7 @@ from holdfast.protocol.values import whole_number
 from holdfast.runtime import RunInfo, Upkeep
 from holdfast.runtime.blocking import Blocking
 from holdfast.runtime.pulse import Pulse
+from holdfast.runtime.schedules import Schedules
 from holdfast.worker import RunWorker
 from holdfast.workflow import Workflow, Workflows
 
@@ -58,6 +59,11 @@ class Holdfast(Upkeep):
         scoped = super().as_user(user_id)
         scoped.sync = Blocking(scoped, beside=self.sync)
         return scoped
+
+    @property
+    def schedules(self) -> Schedules:
+        """What is started by itself: by a cron text, or once at an instant."""
+        return Schedules(self)
 
     def register(self, *clogs: Clog | Workflow) -> None:
         """Make clogs and workflows known here. Runs of clogs that no process knows wait until one does."""
@@ -117,8 +123,8 @@ class Holdfast(Upkeep):
             if result is None:
                 break
             results.append(result)
-        dues = [await self._store.next_due(chosen, self._registry.names), await self._store.next_expiry()]
-        next_due = min((due for due in dues if due is not None), default=None)
+        timers = await self._store.next_timers()
+        next_due = await self._next_due(chosen, timers.question, timers.window)
         return AdvanceResult(
             advanced=len(results),
             results=tuple(results),
@@ -155,12 +161,18 @@ class Holdfast(Upkeep):
         )
 
     async def drain(self, max_ticks: int = 10_000) -> int:
-        """Run what is due until nothing is, jumping an injected clock to the next due time; answer how many ticks."""
+        """Run what is due until nothing is, jumping an injected clock to the next due time; answer how many ticks.
+
+        A cron has no end, so nothing jumps to its next window; those that are passed on the way are started.
+        """
         ticks = 0
         while ticks < max_ticks:
             result = await self.advance(max_runs=max_ticks - ticks)
             ticks += result.advanced
-            if result.advanced == 0 and not self._jump(result.next_wake_at):
+            if result.advanced:
+                continue
+            timers = await self._store.next_timers()
+            if not self._jump(await self._next_due(None, timers.question, timers.one_shot)):
                 break
         return ticks
 
@@ -204,11 +216,16 @@ class Holdfast(Upkeep):
             if result is not None:
                 return result
 
-    def _jump(self, due_at: datetime | None) -> bool:
+    async def _next_due(self, queues: Sequence[str] | None, *others: int | None) -> int | None:
+        """When the next item of work that we know can be claimed, or another of these times comes."""
+        dues = (await self._store.next_due(queues, self._registry.names), *others)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _jump(self, due_at: int | None) -> bool:
         clock = self._clock
         if due_at is None or clock is None or not isinstance(clock, _Movable):
             return False
-        ahead = (due_at - clock.now()).total_seconds()
+        ahead = (from_us(due_at) - clock.now()).total_seconds()
         if ahead <= 0:
             return False
         clock.advance(seconds=ahead)

@@ -21,6 +21,7 @@ from holdfast.invariants import (
     shared_rows_are_written,
     shared_writes,
     snapshot,
+    started_windows_have_runs,
     written_rows_are_there,
 )
 from holdfast.journal import Journal
@@ -34,6 +35,7 @@ from holdfast.store.types import Rejected
 PAGE = 500
 REBUILDS_MAX = 10
 _HEADS = "SELECT run_id, session_id, lane FROM {s}lane_tickets WHERE held = 1 ORDER BY run_id"
+_STARTED = "SELECT user_id, name, last_run_id FROM {s}schedules WHERE last_run_id IS NOT NULL ORDER BY user_id, name"
 _DROP_SHARED = "DELETE FROM {s}shared_storage WHERE name = $1 AND run_id = $2 AND rev = $3 AND value = $4"
 _PUT_SHARED = """
     INSERT INTO {s}shared_storage (name, session_id, run_id, rev, value) VALUES ($1, $2, $3, $4, $5)
@@ -79,6 +81,7 @@ async def fsck(journal: Journal, run_id: str | None = None, *, user_id: str | No
     # Before the runs: their entries only become more, so what these rows speak of is in every later picture.
     open_handoffs = await journal.store.handoffs()
     shared = await _shared_rows(journal)
+    started = await journal.store.fetch(_STARTED)
     run_ids = await _chosen(journal, run_id, user_id)
     survey = _Survey()
     for each in run_ids:
@@ -90,6 +93,8 @@ async def fsck(journal: Journal, run_id: str | None = None, *, user_id: str | No
         survey.problems += shared_rows_are_written(shared, survey.writes, survey.states)
         survey.problems += await _missing_shared_rows(journal, survey)
         survey.problems += lanes_have_one_head(await journal.store.fetch(_HEADS))
+        gone = await journal.store.gone_among([run_id for _, _, run_id in started])
+        survey.problems += started_windows_have_runs(started, [*run_ids, *gone])
         survey.problems += await _check_free_threads(journal)
     return FsckReport(not survey.problems, len(run_ids), tuple(survey.problems))
 

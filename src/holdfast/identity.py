@@ -29,8 +29,22 @@ def random_uuid() -> UUID:
 
 def child_id(parent_run_id: str, step: str, clog_id: str, child_key: str) -> str:
     """The id of a child: the same parent, step, clog and key always mean the same run."""
-    text = "\n".join((parent_run_id, step, clog_id, child_key))
-    chosen = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16]) & ~(0xF << 76 | 3 << 62)
+    return _derived(parent_run_id, step, clog_id, child_key)
+
+
+def window_id(user_id: str, schedule: str, window_us: int) -> str:
+    """The id of the run that a schedule starts for a window, whatever else about the schedule may change."""
+    return _derived("@window", user_id, schedule, str(window_us))
+
+
+def trigger_id(user_id: str, schedule: str, key: str) -> str:
+    """The id of the run that someone starts by hand: the same schedule and key always mean the same run."""
+    return _derived("@trigger", user_id, schedule, key)
+
+
+def _derived(*parts: str) -> str:
+    """A UUIDv8 from what it stands for."""
+    chosen = int.from_bytes(hashlib.sha256("\n".join(parts).encode()).digest()[:16]) & ~(0xF << 76 | 3 << 62)
     return str(UUID(int=chosen | 8 << 76 | 2 << 62))
 
 

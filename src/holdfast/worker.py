@@ -14,6 +14,7 @@ from holdfast import ambient
 from holdfast.errors import HoldfastError
 from holdfast.executor import Executor, TickResult
 from holdfast.identity import check_id, new_id
+from holdfast.journal.schedules import TOPIC as SCHEDULES
 from holdfast.protocol.values import whole_number
 from holdfast.runtime import Upkeep
 from holdfast.runtime.claims import Taken
@@ -24,6 +25,8 @@ IDLE_FIRST_S = 0.02
 IDLE_MAX_S = 1.0
 EXPECT_MAX_S = 60.0
 SWEEP_S = 5.0
+WINDOW_S = 0.1
+NEWS_S = 1.0
 GIVE_UP_S = 5.0
 CLAIM_MAX = 100
 SUSPECT_AT = 4
@@ -72,7 +75,8 @@ class RunWorker:
         """Work until told to stop: by `stop`, or by SIGTERM or SIGINT where nobody else in the process hears them."""
         listener = self._runs.journal.store.listen(*(f"queue:{queue}" for queue in self.queues))
         claiming = asyncio.create_task(self._claim_for_ever())
-        helpers = [claiming, asyncio.create_task(self._sweep_for_ever()), asyncio.create_task(self._hear(listener))]
+        news = self._runs.journal.store.listen(SCHEDULES)
+        helpers = [claiming, asyncio.create_task(self._sweep_for_ever(news)), asyncio.create_task(self._hear(listener))]
         with self._signals():
             try:
                 await self._stopping.wait()
@@ -86,6 +90,7 @@ class RunWorker:
                     helper.cancel()
                 await asyncio.gather(*helpers, return_exceptions=True)
                 listener.close()
+                news.close()
 
     def stop(self) -> None:
         """Take nothing more; ticks have `drain_s` to end, the rest are given back. Called again: give back now."""
@@ -199,15 +204,27 @@ class RunWorker:
             if await listener.wait(IDLE_MAX_S * 60):
                 self._wake.set()
 
-    async def _sweep_for_ever(self) -> None:
-        """What a crash left between two commits is found here, for ever, not at start-up."""
+    async def _sweep_for_ever(self, news: _Listener) -> None:
+        """What a crash left between two commits is found here, for ever, not at start-up; so is what is scheduled."""
         while not self._stopping.is_set():
-            await asyncio.sleep(SWEEP_S + ambient.jitter(SWEEP_S / 2))
-            try:
-                if await self._runs.journal.sweep():
-                    self._wake.set()
-            except Exception as error:
-                _complain("cannot sweep", error)
+            if await news.wait(await self._sweep()):
+                # Perhaps a window that comes sooner than we knew. Changes that come in a row are one piece of news.
+                await asyncio.sleep(NEWS_S)
+
+    async def _sweep(self) -> float:
+        """Sweep once; answer how long to wait before the next time."""
+        delay_s = SWEEP_S + ambient.jitter(SWEEP_S / 2)
+        try:
+            found, window_us = await self._runs.journal.sweep_and_look()
+        except Exception as error:
+            _complain("cannot sweep", error)
+            return delay_s
+        if found:
+            self._wake.set()
+        if window_us is None:
+            return delay_s
+        # A little apart, since everybody waits for the same instant and one of us is enough.
+        return min(delay_s, window_us / 1_000_000 + ambient.jitter(WINDOW_S))
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
         """Let ticks end, then give back the claims of those that did not: claimable at once, nothing counted."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from holdfast import Claim, Holdfast, RunInfo
-from holdfast.journal import Limits
+from holdfast.journal import Limits, schedules
 from holdfast.journal.planner import plan_command, request_for
+from holdfast.moments import to_us
 from holdfast.protocol.commands import Command
 from holdfast.store import Intention
 from tests.contract.builders import start_child
@@ -20,6 +22,8 @@ LEASE_S = 30
 
 
 class Clock(Protocol):
+    def now(self) -> datetime: ...
+
     def advance(self, seconds: float) -> None: ...
 
 
@@ -318,6 +322,33 @@ async def sweep_of_what_is_known(stage: Stage) -> None:
         assert await stage.through.journal.sweep() == 1
     assert await stage.beside.journal.store.handoffs() == []
     assert await stage.kinds(child) == ["run_created"]
+
+
+@method(commits=True)
+async def sweep_of_a_window(stage: Stage) -> None:
+    """A schedule whose window has come: its run and its next window are one commit."""
+    at = stage.clock.now()
+    await stage.beside.schedules.put(stage.name, clog_id="noop", session_id=stage.name, at=at)
+    with stage.cut():
+        assert await schedules.sweep(stage.through.journal, to_us(at)) == 1
+    assert await stage.beside.journal.sweep() == 0
+    put = await stage.beside.schedules.get(stage.name)
+    assert put is not None
+    assert (put.next_at, put.last_at) == (None, at)
+    assert await stage.runs() == [put.last_run_id]
+    assert await stage.kinds(str(put.last_run_id)) == ["run_created"]
+
+
+@method(commits=False)
+async def put_a_schedule(stage: Stage) -> None:
+    at = stage.clock.now() + timedelta(days=3_650)
+    with stage.cut():
+        put = await stage.through.schedules.put(stage.name, clog_id="noop", session_id=stage.name, at=at)
+    assert await stage.beside.schedules.get(stage.name) == put
+    with stage.cut():
+        paused = await stage.through.schedules.pause(stage.name)
+    assert await stage.beside.schedules.get(stage.name) == paused
+    assert (put.next_at, paused.next_at) == (at, None)
 
 
 @method(commits=False)

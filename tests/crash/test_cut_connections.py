@@ -116,12 +116,14 @@ def named(method: Method) -> str:
 @pytest.mark.clause("S-08")
 @pytest.mark.parametrize("method", METHODS, ids=named)
 async def test_a_call_ends_once_wherever_its_connection_is_cut(theatre: Theatre, method: Method) -> None:
-    messages = spread(await theatre.warm(method))
+    total = await theatre.warm(method)
+    messages = spread(total)
 
     doubtful = await theatre.play_all(method, messages)
 
     assert theatre.struck == len(messages) * len(PLACES)
-    assert doubtful > 0 or not method.commits
+    # An even choice from a long conversation may miss the one message that commits.
+    assert doubtful > 0 or not method.commits or total > 3 * MESSAGES_MAX
 
 
 @pytest.mark.slow
@@ -129,9 +131,10 @@ async def test_a_call_ends_once_wherever_its_connection_is_cut(theatre: Theatre,
 async def test_a_call_ends_once_at_every_single_cut(theatre: Theatre, method: Method) -> None:
     messages = range(1, await theatre.warm(method) + 1)
 
-    await theatre.play_all(method, messages)
+    doubtful = await theatre.play_all(method, messages)
 
     assert theatre.struck == len(messages) * len(PLACES)
+    assert doubtful > 0 or not method.commits
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method.name in COLD], ids=named)

@@ -59,6 +59,14 @@ def test_invoices_are_parsed_side_by_side_and_paid_once(tmp_path: Path) -> None:
     assert "fsck: sound" in told
 
 
+def test_every_night_has_its_report(tmp_path: Path) -> None:
+    told = play("nightly.py", tmp_path / "nightly.db").splitlines()
+
+    assert [line.split()[2] for line in told[:4]] == ["1", "1", "3", "1"]
+    assert [line.split()[1] for line in told[4:]] == ["28", "29", "30", "31", "01", "02"]
+    assert "Sun 31 Mar 03:00 CEST  done" in told
+
+
 def test_the_first_run_survives_its_worker(tmp_path: Path) -> None:
     told = play("first_run.py", tmp_path / "first.db")
 

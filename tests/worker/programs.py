@@ -25,6 +25,7 @@ import asyncpg  # noqa: F401
 from holdfast import Clog, Continue, Done, Holdfast, LeaseLost, Ok
 from holdfast.executor import Executor
 from holdfast.handlers.ticks import ClaimedTick
+from holdfast.journal import schedules
 from holdfast.runtime.pulse import Hold, Pulse
 from holdfast.store import postgres  # noqa: F401
 
@@ -210,7 +211,22 @@ async def send(given: dict[str, Any]) -> None:
         await asyncio.gather(*map(letters, given["run_ids"]))
 
 
-ROLES = {"worker": work, "sender": send}
+async def sweep(given: dict[str, Any]) -> None:
+    """Start one window of a schedule and die at the named place: right before its commit, or right after."""
+    start = schedules._start
+
+    async def doomed(*told: Any) -> Any:
+        if given["place"] == "before":
+            die()
+        await start(*told)
+        die()
+
+    schedules._start = doomed  # type: ignore[assignment]
+    async with Holdfast(given["url"], schema=given["schema"]) as holdfast:
+        await holdfast.journal.sweep()
+
+
+ROLES = {"worker": work, "sender": send, "sweeper": sweep}
 
 
 class Mother:

@@ -80,7 +80,14 @@ def command(name: str | None = None) -> Callable[[Command], Command]:
     return register
 
 
-def on_runs(name: str | None = None) -> Callable[[Command], Command]:
+def group(name: str, help: str) -> typer.Typer:
+    """A word with commands of its own."""
+    made = typer.Typer(name=name, help=help, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(made)
+    return made
+
+
+def on_runs(name: str | None = None, *, at: typer.Typer = app) -> Callable[[Command], Command]:
     """A command on an open database that is up to date: `async def words(desk, hf, …)`."""
 
     def register(work: Command) -> Command:
@@ -93,7 +100,7 @@ def on_runs(name: str | None = None) -> Callable[[Command], Command]:
             finally:
                 await hf.close()
 
-        _add(name, work, opened)
+        _add(name, work, opened, at)
         return work
 
     return register
@@ -105,7 +112,7 @@ async def open_and_migrate(desk: Desk) -> Holdfast:
     return await desk.holdfast().open()
 
 
-def _add(name: str | None, work: Command, begin: Callable[[Desk, dict[str, Any]], Any]) -> None:
+def _add(name: str | None, work: Command, begin: Callable[[Desk, dict[str, Any]], Any], at: typer.Typer = app) -> None:
     """Give the command the options that all have, before or after its name, and run it as a whole program."""
     signature = inspect.signature(work, eval_str=True)
     own = [each for each in signature.parameters.values() if each.name not in ("desk", "hf")]
@@ -120,7 +127,7 @@ def _add(name: str | None, work: Command, begin: Callable[[Desk, dict[str, Any]]
     parameters = [*_parameters(_context), *own, *_parameters(_common)]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
-    app.command(name or work.__name__)(call)
+    at.command(name or work.__name__)(call)
 
 
 def _context(ctx: typer.Context) -> None: ...

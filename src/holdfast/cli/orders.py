@@ -35,7 +35,7 @@ async def signal(
     interrupt: Annotated[bool, typer.Option("--interrupt", help="Run now, also while it backs off.")] = False,
 ) -> int:
     """Put an input into a run's mailbox."""
-    receipt = await hf.signal(run, _input(value, text), name=name, key=key, interrupt=interrupt)
+    receipt = await hf.signal(run, given_input(value, text), name=name, key=key, interrupt=interrupt)
     if receipt.reason == "not_found":
         raise NotFound(f"there is no run {run}")
     if desk.out.json:
@@ -99,13 +99,14 @@ async def resume(
     show_run(desk, await hf.resume(run, actor=_who(actor), step=step, key=key))
 
 
-def _input(value: str | None, text: str | None) -> Any:
+def given_input(value: str | None, text: str | None, none: Any = UNSET) -> Any:
+    """The input in a command's words, or what stands for no words."""
     if value is not None and text is not None:
         raise InvalidValue("give the input as JSON or as --text, not both")
     if text is not None:
         return text
     if value is None:
-        return UNSET
+        return none
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError as error:

@@ -22,6 +22,7 @@ from holdfast.invariants.shared import (
     last_writes,
     shared_rows_are_written,
     shared_writes,
+    started_windows_have_runs,
     written_rows_are_there,
 )
 from holdfast.invariants.threads import check_thread
@@ -41,5 +42,6 @@ __all__ = [
     "shared_rows_are_written",
     "shared_writes",
     "snapshot",
+    "started_windows_have_runs",
     "written_rows_are_there",
 ]

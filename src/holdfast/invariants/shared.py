@@ -1,4 +1,4 @@
-"""Laws of what several runs share: storage of sessions and users (P9), and lanes (R15)."""
+"""Laws of what several runs share: storage of sessions and users (P9), lanes (R15), and schedules (W1)."""
 
 from __future__ import annotations
 
@@ -72,3 +72,11 @@ def lanes_have_one_head(held: Sequence[Row]) -> Iterator[Problem]:
     for run_id, session_id, lane in held:
         if counts[session_id, lane] > 1:
             yield Problem("R15", f"run:{run_id}", f"it holds lane {lane} of session {session_id}, and so do others")
+
+
+def started_windows_have_runs(stored: Sequence[Row], runs: Iterable[str]) -> Iterator[Problem]:
+    """W1: the run that a schedule says it has started last is there, or was deleted."""
+    known = set(runs)
+    for user_id, name, run_id in stored:
+        if run_id not in known:
+            yield Problem("W1", f"schedule:{name}", f"its run {run_id} (of {user_id}) was never started")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.errors import Conflict, HoldfastError, InvalidEntry, NotFound
 from holdfast.identity import check_id, check_name
-from holdfast.journal import boundaries, handoffs, lanes, wakeups
+from holdfast.journal import boundaries, handoffs, lanes, schedules, wakeups
 from holdfast.journal.checks import check_command, check_fact
 from holdfast.journal.entries import (
     RUN_PREFIX,
@@ -36,12 +36,19 @@ from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import Fact, WorkflowStarted
 from holdfast.protocol.state import PENDING, UNKNOWN, RunState, Work
 from holdfast.protocol.values import canonical, clean, digest, whole_number
-from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Store
+from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Statement, Store
 
 P = TypeVar("P")
 BATCH = 500
 REV_MAX = (1 << 31) - 1
 POSITION_MAX = (1 << 62) - 1
+
+
+class Swept(NamedTuple):
+    """What a sweep found, and how long it is until a schedule has its next window; None if none has."""
+
+    found: int
+    window_us: int | None
 
 
 class Journal:
@@ -149,18 +156,22 @@ class Journal:
         known: RunState | None = None,
         exact: bool = False,
         closes: tuple[str, str] | None = None,
+        guard: Statement | None = None,
     ) -> Executed:
-        """Decide, commit, evolve. When this returns, the answer is on disk."""
+        """Decide, commit, evolve. When this returns, the answer is on disk.
+
+        A `guard` is a statement that must change a row in the same commit; where it does not, nothing is written.
+        """
         check_id(run_id, "run_id")
         check_command(command)
         request = request_for(run_id, command)
         intention = Intention(
             request=request,
-            plan=plan_command(command, self._limits, closes=closes),
+            plan=plan_command(command, self._limits, closes=closes, guard=guard),
             known=known,
             # What is shared with other runs, looks at all of this one, or has statements of its own, is decided
             # behind the locks.
-            exact=exact or bool(request.shared) or request.whole or bool(getattr(command, "statements", ())),
+            exact=exact or bool(request.shared or request.whole or getattr(command, "statements", ()) or guard),
         )
         committed = await self._store.commit(intention)
         plan = committed.plan
@@ -275,11 +286,27 @@ class Journal:
             await self._promote(state)
 
     async def sweep(self) -> int:
-        """Deliver every open handoff, fill every free lane, close what nobody answered; answer how many there were.
+        """Deliver every open handoff, fill every free lane, close what nobody answered, start what is scheduled.
 
-        Safe to repeat anywhere.
+        Answers how much there was. Safe to repeat anywhere.
         """
-        return await handoffs.sweep(self) + await lanes.sweep(self) + await boundaries.sweep(self)
+        return (await self.sweep_and_look()).found
+
+    async def sweep_and_look(self) -> Swept:
+        """The same, for those who mean to be there when the next window of a schedule comes."""
+        found = await handoffs.sweep(self) + await lanes.sweep(self)
+        timers = await self._store.next_timers()
+        if timers.question is None and timers.window is None:
+            # Most of the time nothing has a time of its own, and then nobody needs to ask what time it is.
+            return Swept(found, None)
+        now = await self._store.now()
+        if timers.question is not None and timers.question <= now:
+            found += await boundaries.sweep(self, now)
+        if timers.window is None or timers.window > now:
+            return Swept(found, None if timers.window is None else timers.window - now)
+        moved = await schedules.sweep(self, now)
+        # Whoever moved one on does not know yet where to; whoever could not leaves it to others.
+        return Swept(found + moved, 0 if moved else None)
 
     async def _read_thread(
         self, thread: str, after: int, limit: int | None, *, until_at: int | None = None

@@ -32,7 +32,7 @@ from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import SHARED, ClogWrites, is_accepted_write
 from holdfast.protocol.values import canonical
-from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Row, Slice, SliceRequest
+from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Row, Slice, SliceRequest, Statement
 
 PlanFunction = Callable[[RunState, int, int], Plan[RunState]]
 
@@ -85,6 +85,7 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
         changes=changed,
         fences=list(dict.fromkeys(fence for plan in plans for fence in plan.fences)),
         statements=[statement for plan in plans for statement in plan.statements],
+        guard=next((plan.guard for plan in plans if plan.guard is not None), None),
     )
 
 
@@ -152,7 +153,13 @@ def _shared_names(written: Sequence[ClogWrites]) -> str:
     return json.dumps(sorted(names)) if names else ""
 
 
-def plan_command(command: Command, limits: Limits, *, closes: tuple[str, str] | None = None) -> PlanFunction:
+def plan_command(
+    command: Command,
+    limits: Limits,
+    *,
+    closes: tuple[str, str] | None = None,
+    guard: Statement | None = None,
+) -> PlanFunction:
     """Decide, then remember. `closes` names the handoff (source, kind) that this command answers."""
 
     def plan(state: RunState, now: int, at: int) -> Plan[RunState]:
@@ -168,6 +175,7 @@ def plan_command(command: Command, limits: Limits, *, closes: tuple[str, str] | 
             fences=_fences(command) if fenced and _holds_already(state, command) else [],
             changes=_more_rows(state, decision, closes if entries else None, at),
             statements=list(command.statements) if isinstance(command, RecordStep) and fenced else [],
+            guard=guard,
             answer=decision,
         )
 

@@ -8,6 +8,7 @@ from holdfast.runtime.inbox import OpenQuestion
 from holdfast.runtime.inspection import Inspection
 from holdfast.runtime.listing import ListedRun, Page
 from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt, without_hashes
+from holdfast.runtime.schedules import Schedule
 from holdfast.runtime.upkeep import Upkeep
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Page",
     "RunGraph",
     "RunInfo",
+    "Schedule",
     "SignalReceipt",
     "Upkeep",
     "without_hashes",

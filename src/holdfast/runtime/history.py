@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.journal.entries import fact_of, proved
+from holdfast.journal.schedules import ORIGIN
 from holdfast.moments import from_us
 from holdfast.protocol import facts
 from holdfast.protocol.facts import Fact
@@ -88,7 +89,9 @@ def _receipt(entry: Entry, fact: Fact) -> Receipt:
 def _told(fact: Fact) -> dict[str, Any]:
     match fact:
         case facts.RunCreated():
-            return {"command": "replay" if fact.replayed_from else "start", "details": {"has_input": fact.has_input}}
+            origin = {name: value for name, value in fact.metadata.items() if name == ORIGIN}
+            told = {"has_input": fact.has_input, **origin}
+            return {"command": "replay" if fact.replayed_from else "start", "details": told}
         case facts.RunForked():
             return {"command": "fork", "details": {"source_run_id": fact.source_run_id, "at_rev": fact.at_rev}}
         case facts.SignalReceived():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.store.database import Database, LockedPlan, OnHint
-from holdfast.store.store import RunRows, Store, connect
+from holdfast.store.store import RunRows, Store, Timers, connect
 from holdfast.store.tables import INDEXES, RUNS
 from holdfast.store.types import (
     Append,
@@ -24,6 +24,7 @@ from holdfast.store.types import (
     Row,
     Slice,
     SliceRequest,
+    Statement,
     Written,
 )
 
@@ -52,7 +53,9 @@ __all__ = [
     "RunRows",
     "Slice",
     "SliceRequest",
+    "Statement",
     "Store",
+    "Timers",
     "Written",
     "connect",
 ]

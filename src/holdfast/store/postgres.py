@@ -152,7 +152,7 @@ class Postgres:
                 (seen,) = await self._slices(connection, [request])
                 at = max(seen.now, seen.run["at"]) if seen.run else seen.now
                 member = plan(seen, at)
-                if member is None:
+                if member is None or not await self._is_let_in(connection, member.guard):
                     return None
                 (written,) = await self._write(connection, [member], commit_id, at)
                 if written.at is None:
@@ -162,6 +162,9 @@ class Postgres:
                 return written.at
 
         return await self._opened().exact.run(job, lost=OutcomeUnknown)
+
+    async def _is_let_in(self, connection: Any, guard: Statement | None) -> bool:
+        return guard is None or await connection.execute(self._text(guard[0]), *guard[1]) != "UPDATE 0"
 
     async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]:
         if not appends:

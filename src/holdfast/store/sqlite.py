@@ -31,6 +31,7 @@ from holdfast.store.types import (
     Row,
     Slice,
     SliceRequest,
+    Statement,
     Written,
 )
 
@@ -187,7 +188,7 @@ class SQLite:
             seen = _read_slice(connection, request, now)
             at = max(now, seen.run["at"]) if seen.run else now
             member = plan(seen, at)
-            if member is None:
+            if member is None or not _is_let_in(connection, member.guard):
                 return None
             written = _write_member(connection, member, at, commit_id)
             for sql, params in member.statements if written.at is not None else ():
@@ -357,6 +358,10 @@ def _read_slice(connection: sqlite3.Connection, request: SliceRequest, now: int)
     first = connection.execute(_FIRST, params).fetchone()
     parts = {name: [dict(row) for row in connection.execute(part, params)] for name, part in chosen.items()}
     return Slice(now=now, run=dict(run) if run else None, first_digest=first["digest"] if first else None, **parts)
+
+
+def _is_let_in(connection: sqlite3.Connection, guard: Statement | None) -> bool:
+    return guard is None or connection.execute(guard[0].format(s=""), _numbered(guard[1])).rowcount > 0
 
 
 def _insert(table: Table) -> str:

@@ -54,6 +54,17 @@ class RunRows(NamedTuple):
     entries: list[Entry]
 
 
+class Timers(NamedTuple):
+    """What comes due by itself, apart from work: each the earliest of its kind, None if there is none."""
+
+    question: int | None
+    """The end of an open question to a person."""
+    window: int | None
+    """The next window of a schedule."""
+    one_shot: int | None
+    """The next window of a schedule that has only one. Cron never ends."""
+
+
 class Store(Generic[S]):
     """One database and the ways to read and write it. Open before use; safe for any number of tasks."""
 
@@ -187,12 +198,15 @@ class Store(Generic[S]):
         ((due_at,),) = await self.fetch(sql, *chosen, *(clogs or ()))
         return None if due_at is None or due_at >= NEVER else due_at
 
-    async def next_expiry(self) -> int | None:
-        """When the next open question to a person is over; None if none has a limit."""
-        ((expires_at,),) = await self.fetch(
-            "SELECT min(boundary_expires_at) FROM {s}runs WHERE boundary_expires_at IS NOT NULL"
-        )
-        return None if expires_at is None else int(expires_at)
+    async def next_timers(self) -> Timers:
+        """When the next open question to a person is over, and when a schedule has its next window."""
+        sql = """
+            SELECT
+                (SELECT min(boundary_expires_at) FROM {s}runs WHERE boundary_expires_at IS NOT NULL),
+                (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL),
+                (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL AND cron IS NULL)
+        """
+        return Timers(*(await self.fetch(sql))[0])
 
     async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of these runs that someone wants to stop."""

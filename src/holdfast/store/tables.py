@@ -1,6 +1,6 @@
 """The tables as data: names, keys, columns. Both databases build their row writes from this one description.
 
-Every table but `journal` is an index of it, written in the same commit and rebuildable from it. A *moment* column
+Every table here is an index of `journal`, written in the same commit and rebuildable from it. A *moment* column
 holds microseconds; a negative one is counted from the commit's own instant (see `moment`).
 """
 

@@ -67,6 +67,8 @@ class Member(msgspec.Struct, kw_only=True):
     fences: list[Fence] = []
     statements: list[Statement] = []
     """A caller's own, in the same transaction; a member that has some is written alone, behind its lock."""
+    guard: Statement | None = None
+    """An update that must find its row, in the same transaction, or nothing is written; it too is written alone."""
     gone: bool = False
     """The run's row goes, and with it every row that hangs on it; the entries stay."""
 
@@ -162,6 +164,7 @@ class Plan(msgspec.Struct, Generic[S], kw_only=True):
     fences: list[Fence] = []
     changes: Changes = msgspec.field(default_factory=Changes)
     statements: list[Statement] = []
+    guard: Statement | None = None
     answer: Any = None
 
 

@@ -266,9 +266,11 @@ class _Play:
         return not self._gate.in_flight and all(process.is_idle for process in self._processes.values())
 
     async def _wake(self, judge: Holdfast) -> bool:
-        """Jump to the next due time; False if there is none."""
+        """Jump to the next due time; False if there is none. Cron has no end, so nobody waits for its next window."""
         store = judge.journal.store
-        dues = [due for due in (await store.next_due(None), await store.next_expiry()) if due is not None]
+        timers = await store.next_timers()
+        wanted = (await store.next_due(None), timers.question, timers.one_shot)
+        dues = [due for due in wanted if due is not None]
         if not dues:
             return False
         due_at = min(dues)

@@ -291,6 +291,29 @@ CREATE TABLE {s}tombstones (
 -- Those whose entries are still kept.
 CREATE INDEX tombstones_by_time ON {s}tombstones (at, run_id) WHERE rev > 0;
 
+-- What is to be started, and when. No index of the journal: these rows are what people put there. next_at is null while
+-- a schedule is paused, and once it is over. stamp is another after every change.
+CREATE TABLE {s}schedules (
+    user_id     text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    cron        text,
+    timezone    text,
+    at          bigint,
+    missed      text NOT NULL,
+    paused      integer NOT NULL,
+    template    text NOT NULL,
+    next_at     bigint,
+    last_at     bigint,
+    last_run_id text,
+    last_error  text,
+    created_at  bigint NOT NULL,
+    updated_at  bigint NOT NULL,
+    stamp       bigint NOT NULL,
+    PRIMARY KEY (user_id, name),
+    CHECK ((cron IS NULL) <> (at IS NULL))
+);
+CREATE INDEX schedules_due ON {s}schedules (next_at) WHERE next_at IS NOT NULL;
+
 CREATE TABLE {s}checkpoints (
     thread text COLLATE "C" PRIMARY KEY,
     rev    integer NOT NULL,

@@ -272,6 +272,29 @@ CREATE TABLE tombstones (
 -- Those whose entries are still kept.
 CREATE INDEX tombstones_by_time ON tombstones (at, run_id) WHERE rev > 0;
 
+-- What is to be started, and when. No index of the journal: these rows are what people put there. next_at is null while
+-- a schedule is paused, and once it is over. stamp is another after every change.
+CREATE TABLE schedules (
+    user_id     text NOT NULL,
+    name        text NOT NULL,
+    cron        text,
+    timezone    text,
+    at          integer,
+    missed      text NOT NULL,
+    paused      integer NOT NULL,
+    template    text NOT NULL,
+    next_at     integer,
+    last_at     integer,
+    last_run_id text,
+    last_error  text,
+    created_at  integer NOT NULL,
+    updated_at  integer NOT NULL,
+    stamp       integer NOT NULL,
+    PRIMARY KEY (user_id, name),
+    CHECK ((cron IS NULL) <> (at IS NULL))
+) STRICT;
+CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+
 CREATE TABLE checkpoints (
     thread text PRIMARY KEY,
     rev    integer NOT NULL,
