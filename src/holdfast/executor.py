@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import Conflict, HoldfastError, LeaseLost
+from holdfast.errors import Conflict, HoldfastError, InvalidValue, LeaseLost
 from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, Registry, Tick
 from holdfast.handlers.context import BlockingContext
 from holdfast.handlers.threads import in_thread
@@ -19,7 +19,7 @@ from holdfast.journal import Executed
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import ChildStart
 from holdfast.protocol.decide import not_begun
-from holdfast.protocol.evolve import evolve
+from holdfast.protocol.evolve import ON_CANCEL, evolve
 from holdfast.protocol.facts import ROOT
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import NEVER, RunState
@@ -179,10 +179,14 @@ class Executor:
     async def _start_child(self, tick: Tick, clog_id: str, key: str, options: dict[str, Any]) -> RunInfo:
         tick.check()
         state = tick.state
+        on_cancel = _policy(options.pop("on_cancel", "cancel"))
         given = {"session_id": state.session_id, "queue": state.queue, "user_id": state.user_id, **options}
         fact = creation(clog_id=clog_id, **{**self._registry.options(clog_id), **given}).fact
         child_run_id = child_id(state.run_id, tick.key, clog_id, check_name(key, "key"))
         known = await self._runs.get_run(child_run_id)
+        if known is not None and known.parent_run_id != state.run_id:
+            text = f"run {child_run_id} is there already and is no child of this run; use another key"
+            raise Conflict(text, code="conflicting_child_run")
         if known is not None:
             return known
         if await self._runs.is_deleted(child_run_id):
@@ -197,6 +201,7 @@ class Executor:
                 child_key=key,
                 step=tick.key,
                 start=start,
+                on_cancel=on_cancel,
                 repaired=fact.repaired,
             ),
             msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0),
@@ -211,6 +216,12 @@ class Executor:
     async def _state(self, run_id: str, tick_id: str) -> RunState:
         states = await self._runs.journal.slices([run_id], tick_id=tick_id) if await self._runs.owns(run_id) else {}
         return states.get(run_id, RunState(run_id=run_id))
+
+
+def _policy(on_cancel: Any) -> str:
+    if isinstance(on_cancel, str) and on_cancel in ON_CANCEL:
+        return on_cancel
+    raise InvalidValue(f"on_cancel is {on_cancel!r}; use 'cancel' or 'abandon'")
 
 
 def _counted(executed: Executed) -> str | None:

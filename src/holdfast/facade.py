@@ -82,10 +82,12 @@ class Holdfast(Upkeep):
 
         def add(body: Body) -> Flow:
             made = Flow(name, body, version=version, retry=retry)
-            if name not in self._flows:
-                self._flows[name] = Flows(name)
-                self.register(self._flows[name].clog)
-            self._flows[name].add(made)
+            flows = self._flows.get(name) or Flows(name)
+            self._registry.add(flows.clog)
+            self._flows[name] = flows
+            flows.add(made)
+            # Not only the flow is new here, perhaps, but always its version.
+            self.register()
             return made
 
         return add

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import Done, Holdfast, RunInfo
+from holdfast import Done, FlowContext, Holdfast, RunInfo
 from tests.cli.conftest import Office
 
 
@@ -68,3 +69,23 @@ def test_gc_takes_what_ended_long_ago(bureau: Office) -> None:
     assert bureau.ask("gc", "--ttl", "0s", "--json").json == {"removed": 1}
     refused = bureau.ask("gc", "--ttl", "soon")
     assert (refused.code, "90s, 30m, 12h or 7d" in refused.err) == (2, True)
+
+
+def test_a_replay_of_what_cannot_be_taken_back_needs_a_word(bureau: Office) -> None:
+    async def charge(hf: Holdfast) -> None:
+        @hf.flow("shop")
+        async def shop(ctx: FlowContext, input: Any) -> None:
+            await ctx.step("charge", lambda: None, irreversible=True)
+
+        await hf.start(shop, session_id="s", run_id="shop")
+        await hf.advance()
+
+    bureau.do(charge)
+    refused = bureau.ask("replay", "shop")
+    early = bureau.ask("fork", "shop", "--at-rev", "2")
+
+    assert (refused.code, early.code) == (1, 1)
+    assert "'charge'" in refused.err
+    assert bureau.ask("replay", "shop", "--allow-irreversible", "--json").json["status"] == "pending"
+    assert bureau.ask("fork", "shop", "--at-rev", "2", "--allow-irreversible").code == 0
+    assert bureau.ask("fork", "shop").code == 0

@@ -112,6 +112,40 @@ def test_what_makes_no_sense_is_refused_in_words(office: Office, words: list[str
     assert "Traceback" not in answer.err
 
 
+def test_the_inbox_lists_what_people_are_asked(office: Office) -> None:
+    async def pause(hf: Holdfast) -> None:
+        await hf.pause("idle", "look", expires=7_230)
+
+    office.do(pause)
+    asked = office.ask("approvals")
+    everything = office.ask("approvals", "--pauses", "--json").json["approvals"]
+
+    header, row = asked.out.splitlines()
+    assert header.split() == ["run", "asks", "step", "details", "since", "until", "rev", "clog", "session"]
+    assert row.split()[:4] == ["asked", "approval", "go-live", '{"risk":"low"}']
+    assert [(each["run_id"], each["kind"]) for each in everything] == [("idle", "pause"), ("asked", "approval")]
+    assert everything[0]["expires_at"] is not None
+    assert "2 h" in office.ask("approvals", "--pauses").out
+    assert (everything[1]["details"], everything[1]["rev"]) == ({"risk": "low"}, 2)
+
+
+def test_the_inbox_can_be_narrowed_and_turned_over(office: Office) -> None:
+    async def pause(hf: Holdfast) -> None:
+        await hf.pause("idle", "look")
+
+    office.do(pause)
+    first = office.ask("approvals", "--pauses", "--limit", "1", "--json").json
+    second = office.ask("approvals", "--pauses", "--limit", "1", "--cursor", first["next"], "--json").json
+
+    assert [page["approvals"][0]["run_id"] for page in (first, second)] == ["idle", "asked"]
+    assert second["next"] is None
+    assert "more: --cursor" in office.ask("approvals", "--pauses", "--limit", "1").out
+    assert office.ask("approvals", "--session", "s1").out == "nobody is asked anything\n"
+    assert office.ask("approvals", "--clog", "chat", "--json").json == {"approvals": [], "next": None}
+    assert office.ask("approvals", "--user", "nobody", "--json").json["approvals"] == []
+    assert office.ask("approvals", "--cursor", "x").code == 2
+
+
 @pytest.mark.clause("SB-9")
 def test_the_steps_of_a_workflow_are_shown_and_drawn(office: Office) -> None:
     flow = Workflow("billing", version="7")

@@ -100,3 +100,29 @@ def test_a_paused_run_is_resumed(office: Office) -> None:
 
     assert office.ask("approve", "idle").code == 1
     assert office.ask("resume", "idle").out == "idle is idle\n"
+
+
+def test_an_answer_can_be_edited_and_is_held_against_what_was_seen(office: Office) -> None:
+    (question,) = office.ask("approvals", "--json").json["approvals"]
+    early = office.ask("approve", "asked", "--seen-rev", str(question["rev"] - 1))
+    garbage = office.ask("approve", "asked", "--edited", "{")
+    answer = office.ask("approve", "asked", "--edited", '{"risk": "none"}', "--seen-rev", str(question["rev"]))
+
+    assert (early.code, garbage.code, answer.code) == (1, 2, 0)
+    assert "stale_manual_resolution" in early.err
+    assert "--edited" in garbage.err
+    last = office.ask("journal", "asked", "--json").lines[-1]
+    assert (last["kind"], last["data"]["edited"]) == ("manual_step_resolved", {"risk": "none"})
+
+
+def test_a_pause_is_ended_with_a_reason(office: Office) -> None:
+    async def pause(hf: Holdfast) -> None:
+        await hf.pause("idle", "look")
+
+    office.do(pause)
+
+    assert office.ask("resume", "idle", "--step", "other").code == 1
+    assert office.ask("resume", "idle", "--seen-rev", "1").code == 1
+    assert office.ask("resume", "idle", "--step", "look", "--comment", "seen", "--seen-rev", "2").code == 0
+    order = office.ask("inspect", "idle", "--json").json["command_history"][-1]
+    assert (order["command"], order["comment"]) == ("resume", "seen")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Claim, Continue, Done, Holdfast, LeaseLost, Ok
+from holdfast import Claim, Continue, Done, Holdfast, InvalidEntry, LeaseLost, Ok
+from holdfast.identity import child_id
 from tests.conftest import FakeClock
 from tests.contract.builders import (
     active,
@@ -244,6 +245,57 @@ async def test_an_end_from_a_run_that_is_no_child_is_refused(hf: Holdfast) -> No
     await quiet(hf)
 
     assert await anomalies(hf, "stranger") == [("conflicting_child_run", "child_run_finished")]
+    assert await handoffs(hf) == []
+
+
+@pytest.mark.clause("S-51", "S-54")
+async def test_the_same_key_from_another_step_is_another_child(hf: Holdfast) -> None:
+    parent, _ = await family(hf)
+
+    other = await hf.journal.execute("parent", start_child(parent, "second", "k", step="later"))
+    again = await hf.journal.execute("parent", start_child(parent, "second", "k", step="later"))
+    await quiet(hf)
+
+    assert (other.decision.refusal, again.decision.repeat_rev) == (None, other.first_rev)
+    created = (await entries(hf, "second"))[0].data
+    assert created["parent"] == {"run_id": "parent", "child_key": "k", "step": "later"}
+    names = [child_id("parent", *rest) for rest in (("", "helper", "k"), ("later", "helper", "k"), ("", "other", "k"))]
+    assert len({*names, child_id("parent", "", "helper", "k2"), child_id("other", "", "helper", "k")}) == 5
+
+
+@pytest.mark.clause("S-50", "S-55")
+async def test_malformed_lineage_is_no_history(hf: Holdfast) -> None:
+    await family(hf)
+    told = {"child_run_id": "second", "clog_id": "helper", "child_key": "k2"}
+    for missing in told:
+        incomplete = {name: value for name, value in told.items() if name != missing}
+        with pytest.raises(InvalidEntry):
+            await hf.journal.append("run:parent", [entry("child_run_started", **incomplete)])
+    before = await hf.inspect("parent")
+
+    await hf.journal.append("run:parent", [entry("child_run_started", **told, on_cancel="shrug")])
+
+    after = await hf.inspect("parent")
+    assert before is not None
+    assert after is not None
+    assert after.child_runs == before.child_runs
+    assert await anomalies(hf, "parent") == [("malformed_entry", "child_run_started")]
+
+
+@pytest.mark.clause("C-6", "SB-14", "S-52")
+async def test_a_child_may_be_left_to_itself_when_its_parent_is_cancelled(hf: Holdfast) -> None:
+    parent, _ = await family(hf)
+    await hf.journal.execute("parent", start_child(parent, "second", "k2", on_cancel="abandon"))
+    await quiet(hf)
+    policies = {each.data["child_run_id"]: each.data.get("on_cancel") for each in (await entries(hf, "parent"))[2:]}
+
+    await hf.cancel("parent", force=True)
+    await quiet(hf)
+
+    assert policies == {"child": None, "second": "abandon"}
+    assert [(await look(hf, name)).status for name in ("child", "second")] == ["cancelled", "pending"]
+    assert (await hf.complete(await claim_one(hf), Done("mine"))).run_id == "second"
+    await quiet(hf)
     assert await handoffs(hf) == []
 
 

@@ -322,3 +322,78 @@ async def test_the_inbox_has_pages_and_owners(hf: Holdfast, clock: FakeClock) ->
     assert rest.next is None
     assert [item.run_id for item in (await hf.as_user("ann").approvals()).items] == [ids[4]]
     assert [item.run_id for item in (await hf.approvals(session_id="s1-1", clog_id="asking")).items] == [ids[1]]
+
+
+def pausing(hf: Holdfast, calls: list[str], **options: Any) -> Any:
+    @hf.flow("pausing")
+    async def flow(ctx: FlowContext, input: Any) -> Any:
+        await ctx.step("before", lambda: calls.append("before"))
+        found = await ctx.pause("look first", details={"why": "odd"}, **options)
+        await ctx.step("after", lambda: calls.append("after"))
+        return [found.approved, found.actor, found.expired]
+
+    return flow
+
+
+@pytest.mark.clause("S-56", "S-57", "S-58", "S-60")
+async def test_a_flow_pauses_until_somebody_resumes_it(hf: Holdfast) -> None:
+    calls: list[str] = []
+    run = await hf.start(pausing(hf, calls), session_id="s")
+    await hf.drain()
+    seen = await hf.inspect(run.run_id)
+    assert seen is not None
+    assert seen.manual_state is not None
+    assert (seen.status, seen.manual_state.kind, seen.manual_state.metadata) == ("paused", "pause", {"why": "odd"})
+    assert [item.step for item in (await hf.approvals(kind="pause")).items] == ["look first"]
+    with pytest.raises(Conflict) as caught:
+        await hf.approve(run.run_id, actor="ann")
+    assert caught.value.code == "stale_manual_resolution"
+
+    await hf.resume(run.run_id, actor="ann", step="look first", key="k")
+    await hf.resume(run.run_id, actor="ann", step="look first", key="k")
+    await hf.drain()
+
+    assert await hf.result(run.run_id) == [True, "ann", False]
+    assert calls == ["before", "after"]
+    over = await hf.inspect(run.run_id)
+    assert over is not None
+    assert over.manual_state is None
+    assert [each.kind for each in await hf.journal.read(f"run:{run.run_id}")].count("manual_step_resolved") == 1
+
+
+@pytest.mark.clause("S-57")
+async def test_a_pause_that_nobody_ends_ends_itself(hf: Holdfast) -> None:
+    calls: list[str] = []
+    run = await hf.start(pausing(hf, calls, expires=60), session_id="s")
+    await hf.drain()
+
+    assert await hf.result(run.run_id) == [False, None, True]
+    assert calls == ["before", "after"]
+
+
+@pytest.mark.clause("S-60", "S-62")
+async def test_whoever_stops_a_run_that_asks_closes_its_question(hf: Holdfast) -> None:
+    for flow in (asking(hf), pausing(hf, [])):
+        run = await hf.start(flow, session_id="s")
+        await hf.advance()
+        assert await status(hf, run.run_id) == "paused"
+
+        await hf.cancel(run.run_id)
+
+        assert await status(hf, run.run_id) == "cancelled"
+        assert (await hf.approvals(kind=None)).items == []
+
+
+@pytest.mark.clause("SB-15", "S-57")
+async def test_an_answer_and_the_next_tick_are_one_commit(hf: Holdfast) -> None:
+    """So a crash after the answer leaves nothing to repair, and the same answer again adds nothing."""
+    run = await hf.start(asking(hf), session_id="s")
+    await hf.advance()
+
+    answered = [await hf.approve(run.run_id, actor="ann", key="k") for _ in range(2)]
+
+    assert {info.rev for info in answered} == {answered[0].rev}
+    assert [claim.run_id for claim in await hf.claim_next()] == [run.run_id]
+    kinds = [entry.kind for entry in await hf.journal.read(f"run:{run.run_id}")]
+    assert kinds.count("manual_step_resolved") == 1
+    assert kinds[-2:] == ["manual_step_resolved", "attempt_claimed"]

@@ -85,6 +85,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "idempotency_key": ("a", "b"),
     "input": SMALL_VALUES,
     "interrupt": (False, True),
+    "irreversible": (False, True),
     "items": (0, 1, 2),
     "keep": ([], [[1, 2]]),
     "key": (None, None, "a", "b"),
@@ -99,6 +100,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "mode": ("session", "single"),
     "name": (None, "a"),
     "occurrence": (0, 0, 1),
+    "on_cancel": ("cancel", "abandon", "cancel", "shrug"),
     "outcome": ("ok", "continue", "wait", "retry", "ok", "continue", "wait", "retry", "done"),
     "outbox_id": ("o1", "o2"),
     "output": SMALL_VALUES,
@@ -147,8 +149,9 @@ _NULLABLE = {("run_terminal", "claim_id"), ("event", "tick_id")}
 
 
 _OF_FLOWS: dict[tuple[str, str], tuple[Any, ...]] = {
-    ("step_recorded", "name"): ("a", "@now"),
-    ("step_recorded", "status"): ("done", "retry", "failed", "idle"),
+    ("step_recorded", "name"): ("a", "@now", "@start"),
+    ("step_recorded", "result"): (*SMALL_VALUES, {"version": 1, "input": None}),
+    ("step_recorded", "status"): ("done", "retry", "begun", "failed", "idle"),
     ("signal_taken", "step"): ("@receive:", "@receive:a"),
 }
 

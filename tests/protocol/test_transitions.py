@@ -11,6 +11,7 @@ import pytest
 from holdfast.protocol import facts, transitions
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.graphs import Graph
 from holdfast.protocol.state import TERMINAL, RunState
 from tests.protocol.builders import LEASE, LIVE, NOON, SECOND, Run, active, fence, idle, pending, waiting
 from tools import diagram
@@ -42,6 +43,31 @@ def settled(outcome: str) -> Fact:
     return facts.TickSettled(**fence("c1"), outcome=outcome, result_digest="d1", delay_us=SECOND)
 
 
+def planned_work(run: Run) -> Run:
+    """A workflow's run with a step that nobody holds."""
+    run.put(facts.WorkflowStarted(version="1", fingerprint="f", graph=Graph(nodes=())))
+    run.schedule("load")
+    return run
+
+
+def napping() -> Run:
+    """A run that is active by its own tick alone, with a step that waits beside it."""
+    run = active()
+    run.put(SLEEP)
+    return run
+
+
+def sleeping_step() -> Run:
+    """A workflow's run at rest, but for a step that waits."""
+    run = idle()
+    run.put(facts.WorkflowStarted(version="1", fingerprint="f", graph=Graph(nodes=())))
+    run.put(SLEEP)
+    return run
+
+
+SLEEP = facts.AttemptScheduled(runnable_key="nap", step="nap", idempotency_key="k", delay_us=SECOND, waiting=True)
+EXPAND = facts.MapExpanded(**fence("step", "load"), items=0, result_digest="d1")
+COMPENSATE = facts.CompensationBegun(step="load")
 CLAIM = facts.AttemptClaimed(**fence("c2"), owner_id="w1", lease_us=LEASE)
 SIGNAL = facts.SignalReceived(signal_id="m1")
 SCHEDULE = facts.AttemptScheduled(runnable_key="load", step="load", idempotency_key="k")
@@ -71,6 +97,12 @@ WAYS: dict[Row, tuple[Callable[[], Run], Fact]] = {
     ("active", "fail_step", "idle"): (partial(stepping, "idle"), FAIL_STEP),
     ("active", "fail_step", "pending"): (partial(stepping, "pending"), FAIL_STEP),
     ("active", "fail_step", "waiting"): (partial(stepping, "waiting"), FAIL_STEP),
+    ("active", "ok", "waiting"): (napping, settled("ok")),
+    ("idle", "schedule", "waiting"): (idle, SLEEP),
+    **{("active", "expand", rest): (partial(stepping, rest), EXPAND) for rest in ("idle", "pending", "waiting")},
+    ("pending", "compensate", "idle"): (lambda: planned_work(idle()), COMPENSATE),
+    ("pending", "compensate", "waiting"): (lambda: planned_work(waiting()), COMPENSATE),
+    ("waiting", "compensate", "idle"): (sleeping_step, COMPENSATE),
     ("active", "fork", "pending"): (active, facts.RunForked(source_run_id="r0", at_rev=2)),
     **{(status, "pause", "paused"): (LIVE[status], PAUSE) for status in LIVE if status != "paused"},
     **{("paused", "resolve", status): (partial(halted, status), RESUME) for status in LIVE if status != "paused"},

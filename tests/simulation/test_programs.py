@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import FlowContext, Holdfast, RetryPolicy, StepFailed
+from holdfast import FlowContext, Holdfast, RetryPolicy, RunCancelled, StepFailed
+from holdfast.identity import new_id
+from holdfast.protocol import commands
 from holdfast.testing import simulate
 
-COMMANDS = ("step", "shaky", "failing", "sleep", "receive", "missing", "child", "ask", "outbox", "emit", "tx", "pair")
+COMMANDS = (
+    *("step", "shaky", "failing", "sleep", "receive", "missing", "send", "child", "cancel", "ask", "outbox", "emit"),
+    *("tx", "pair"),
+)
 LENGTH_MAX = 20
-BLOCKS = 4
-EACH = 15
+BLOCKS = 5
+EACH = 20
+PATIENT = RetryPolicy(max_attempts=30, backoff_ms=1_000, backoff_max_ms=1_000)
 Program = list[str]
 
 
@@ -24,7 +30,7 @@ def program(seed: int) -> Program:
     return [chance.choice(COMMANDS) for _ in range(chance.randint(1, LENGTH_MAX))]
 
 
-def known(commands: Program) -> list[Any]:
+def known(todo: Program) -> list[Any]:
     """What each command answers, whatever happens on the way."""
     answers = {
         "step": 1,
@@ -32,7 +38,9 @@ def known(commands: Program) -> list[Any]:
         "failing": "failed",
         "sleep": None,
         "missing": "timeout",
+        "send": "posted",
         "child": 7,
+        "cancel": "cancelled",
         "ask": True,
         "outbox": "sent",
         "emit": "said",
@@ -40,7 +48,7 @@ def known(commands: Program) -> list[Any]:
         "pair": [3, 4],
     }
     letters = iter(range(LENGTH_MAX))
-    return [next(letters) if command == "receive" else answers[command] for command in commands]
+    return [next(letters) if command == "receive" else answers[command] for command in todo]
 
 
 class Machine:
@@ -55,7 +63,7 @@ class Machine:
             case "step":
                 return await ctx.step("step", self.note, place, 1)
             case "shaky":
-                return await ctx.step("shaky", self.shaky, retry=RetryPolicy(max_attempts=9))
+                return await ctx.step("shaky", self.shaky, retry=PATIENT)
             case "failing":
                 return await self.failing()
             case "sleep":
@@ -64,8 +72,12 @@ class Machine:
                 return await ctx.receive("letter")
             case "missing":
                 return await self.missing()
+            case "send":
+                return await ctx.step("send", self.send, place)
             case "child":
                 return await ctx.run("leaf", key=str(place), input=7, max_deliveries=90)
+            case "cancel":
+                return await self.cancel(str(place))
             case "ask":
                 return (await ctx.approval("ask", expires=20)).expired
             case "outbox":
@@ -107,6 +119,32 @@ class Machine:
             return "timeout"
         return "?"
 
+    async def send(self, place: int) -> str:
+        """A letter to another run. A step that is tried again sends the same one."""
+        letter = commands.Signal(
+            signal_id=new_id(), name="post", has_input=True, input=place, key=f"letter-{place}", key_digest="same"
+        )
+        await self.order("box", letter)
+        return "posted"
+
+    async def cancel(self, key: str) -> str:
+        """Stop a child that would sleep for ever, and hear that it was stopped."""
+        child = await self.ctx.child("leaf", key=key, input="never", max_deliveries=90)
+        await self.ctx.emit("note", key)
+        await self.ctx.sleep(1)
+        await self.ctx.step("cancel", self.order, child.run_id, commands.Cancel(), retry=PATIENT)
+        try:
+            await self.ctx.run("leaf", key=key, input="never", max_deliveries=90)
+        except RunCancelled:
+            return "cancelled"
+        return "?"
+
+    async def order(self, run_id: str, command: Any) -> None:
+        """As anybody outside would, but through the database of the process that does it."""
+        executed = await self.ctx._tick.journal.execute(run_id, command)
+        if executed.decision.refusal is not None:
+            raise LookupError(executed.decision.refusal)
+
     async def branch(self, place: int, value: int) -> int:
         await self.ctx.step("branch", self.note, place, value)
         await self.ctx.sleep(value)
@@ -114,34 +152,44 @@ class Machine:
         return int(await self.ctx.step("twig", self.note, place, value + 10)) - 10
 
 
-def expected_mail(commands: Program) -> int:
+def expected_mail(todo: Program) -> int:
     each = {"step": 1, "outbox": 1, "tx": 1, "pair": 4}
-    return sum(each.get(command, 0) for command in commands)
+    return sum(each.get(command, 0) for command in todo)
 
 
-def story(commands: Program) -> tuple[Callable[[Holdfast], Awaitable[Any]], Callable[[Holdfast], Awaitable[Any]]]:
+def story(todo: Program) -> tuple[Callable[[Holdfast], Awaitable[Any]], Callable[[Holdfast], Awaitable[Any]]]:
     async def setup(hf: Holdfast) -> None:
         @hf.flow("leaf")
-        async def leaf(ctx: FlowContext, value: int) -> int:
-            await ctx.sleep(3)
+        async def leaf(ctx: FlowContext, value: Any) -> Any:
+            await (ctx.receive("nothing") if value == "never" else ctx.sleep(3))
             return value
 
-        @hf.flow("program")
-        async def flow(ctx: FlowContext, todo: Program) -> list[Any]:
-            machine = Machine(ctx)
-            return [await machine.play(place, command) for place, command in enumerate(todo)]
+        @hf.flow("box")
+        async def box(ctx: FlowContext, count: int) -> int:
+            return sum([await ctx.receive("post") for _ in range(count)])
 
-        await hf.start(flow, commands, session_id="s", run_id="p", max_deliveries=90)
-        for letter in range(commands.count("receive")):
+        @hf.flow("program")
+        async def flow(ctx: FlowContext, given: Program) -> list[Any]:
+            machine = Machine(ctx)
+            return [await machine.play(place, command) for place, command in enumerate(given)]
+
+        await hf.start(flow, todo, session_id="s", run_id="p", max_deliveries=90)
+        await hf.start(box, todo.count("send"), session_id="s", run_id="box", max_deliveries=90)
+        for letter in range(todo.count("receive")):
             await hf.signal("p", letter, name="letter")
 
     async def check(hf: Holdfast) -> None:
         run = await hf.get_run("p")
         assert run is not None
-        assert (run.status, run.output) == ("done", known(commands)), (commands, run)
+        assert (run.status, run.output) == ("done", known(todo)), (todo, run)
         sent = Counter(await hf.journal.store.fetch("SELECT payload FROM {s}outbox"))
-        assert sum(sent.values()) == expected_mail(commands), (commands, sent)
-        assert len((await hf.list_runs(clog_id="leaf", limit=100)).items) == commands.count("child")
+        assert sum(sent.values()) == expected_mail(todo), (todo, sent)
+        ends = Counter(item.status for item in (await hf.list_runs(clog_id="leaf", limit=100)).items)
+        assert (ends["done"], ends["cancelled"]) == (todo.count("child"), todo.count("cancel")), (todo, ends)
+        posted = await hf.get_run("box")
+        assert posted is not None
+        sent_by = [place for place, command in enumerate(todo) if command == "send"]
+        assert (posted.status, posted.output) == ("done", sum(sent_by)), (todo, posted)
 
     return setup, check
 

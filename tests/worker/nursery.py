@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """The mother process, and the numbers of its children that were not reaped yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.worker.programs") -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *sys.path])}
-        command = [sys.executable, "-m", "tests.worker.programs"]
+        command = [sys.executable, "-m", module]
         self._mother = subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

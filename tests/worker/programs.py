@@ -16,7 +16,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 # Imported before the first child is born: forking is quick, importing is not.
@@ -226,13 +227,15 @@ async def sweep(given: dict[str, Any]) -> None:
         await holdfast.journal.sweep()
 
 
-ROLES = {"worker": work, "sender": send, "sweeper": sweep}
+Role = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
+ROLES: dict[str, Role] = {"worker": work, "sender": send, "sweeper": sweep}
 
 
 class Mother:
     """Forks, signals and reaps, one command after the other. Her children do not outlive her."""
 
-    def __init__(self) -> None:
+    def __init__(self, roles: Mapping[str, Role]) -> None:
+        self._roles = roles
         self._children: set[int] = set()
 
     def start(self, role: str, given: dict[str, Any]) -> int:
@@ -268,15 +271,17 @@ class Mother:
         random.seed()
         code = 1
         try:
-            asyncio.run(ROLES[role](given))
+            asyncio.run(self._roles[role](given))
             code = 0
+        except Exception:
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
 
 
-def main() -> None:
-    mother = Mother()
+def main(roles: Mapping[str, Role] = ROLES) -> None:
+    mother = Mother(roles)
     gc.freeze()
     for line in sys.stdin:
         word, *arguments = json.loads(line)

@@ -140,6 +140,18 @@ async def test_a_fork_of_a_workflow_goes_on_from_there(hf: Holdfast) -> None:
     assert calls.count("top") == 1
 
 
+async def test_a_fork_may_cut_a_workflow_anywhere(hf: Holdfast) -> None:
+    run = await started(hf, diamond(), 2)
+    await hf.drain()
+    info = await hf.get_run(run.run_id)
+    assert info is not None
+
+    copies = [await hf.fork(run.run_id, at_rev=rev) for rev in range(1, info.rev)]
+    await hf.drain()
+
+    assert {str(await hf.result(copy.run_id)) for copy in copies} == {"{'bottom': [3, 20]}"}
+
+
 async def test_a_workflow_is_rebuilt_from_its_journal_in_the_middle(hf: Holdfast) -> None:
     flow = Workflow("rebuilt")
 

@@ -15,6 +15,9 @@ from holdfast.errors import InvalidValue
 from holdfast.facade import Holdfast
 
 File = Annotated[Path, typer.Argument(help="A SQLite file.", show_default=False)]
+Irreversible = Annotated[
+    bool, typer.Option("--allow-irreversible", help="Also if something is done again that cannot be taken back.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Even while a worker is at it.")]
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -26,15 +29,16 @@ async def fork(
     *,
     run: Run,
     at_rev: Annotated[int | None, typer.Option("--at-rev", help="The last entry to copy; otherwise all.")] = None,
+    allow_irreversible: Irreversible = False,
 ) -> None:
     """Make another run that begins as this one did, up to an entry."""
-    show_run(desk, await hf.fork(run, at_rev))
+    show_run(desk, await hf.fork(run, at_rev, allow_irreversible=allow_irreversible))
 
 
 @on_runs()
-async def replay(desk: Desk, hf: Holdfast, *, run: Run) -> None:
+async def replay(desk: Desk, hf: Holdfast, *, run: Run, allow_irreversible: Irreversible = False) -> None:
     """Begin a run anew, with the same clog and input."""
-    show_run(desk, await hf.replay(run))
+    show_run(desk, await hf.replay(run, allow_irreversible=allow_irreversible))
 
 
 @on_runs()

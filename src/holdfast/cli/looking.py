@@ -1,8 +1,9 @@
-"""Commands that look: `runs`, `inspect`, `explain`, `graph`."""
+"""Commands that look: `runs`, `approvals`, `inspect`, `explain`, `graph`."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,18 @@ from holdfast.cli.app import Desk, Run, on_runs
 from holdfast.cli.output import pairs, table
 from holdfast.errors import NotFound
 from holdfast.facade import Holdfast
-from holdfast.runtime import Explanation, GraphEdge, GraphNode, Inspection, ListedRun, Page, RunGraph
+from holdfast.moments import from_us
+from holdfast.runtime import (
+    Explanation,
+    GraphEdge,
+    GraphNode,
+    Inspection,
+    ListedRun,
+    OpenQuestion,
+    Page,
+    RunGraph,
+)
+from holdfast.runtime.explanation import span
 
 WATCH_S = 1.0
 SHOWN_MAX = 20
@@ -53,6 +65,30 @@ async def runs(
         desk.out.show(_list(page))
         if page.next:
             desk.out.show(f"more: --cursor {page.next}")
+
+
+@on_runs()
+async def approvals(
+    desk: Desk,
+    hf: Holdfast,
+    *,
+    session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None,
+    clog: Annotated[str | None, typer.Option(help="Only runs of this clog.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None,
+    pauses: Annotated[bool, typer.Option("--pauses", help="Runs that are paused, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="Go on where the last page ended.")] = None,
+) -> None:
+    """List what people are asked, over all runs. Answer with `approve`, `reject` or `resume`."""
+    asker = hf if user is None else hf.as_user(user)
+    page = await asker.approvals(session, clog, None if pauses else "approval", limit, cursor)
+    if desk.out.json:
+        desk.out.tell({"approvals": page.items, "next": page.next})
+        return
+    now = from_us(await hf.journal.store.now())
+    desk.out.show(_questions(page, now))
+    if page.next:
+        desk.out.show(f"more: --cursor {page.next}")
 
 
 @on_runs()
@@ -116,6 +152,22 @@ def _list(page: Page[ListedRun]) -> RenderableType:
                 *(run.created_at, run.updated_at),
             )
             for run in page.items
+        ),
+    )
+
+
+def _questions(page: Page[OpenQuestion], now: datetime) -> RenderableType:
+    if not page.items:
+        return "nobody is asked anything"
+    columns = ("run", "asks", "step", "details", "since", "until", "rev", "clog", "session")
+    return table(
+        columns,
+        (
+            (
+                *(each.run_id, each.kind, each.step, each.details, span(now - each.asked_at)),
+                *(span(each.expires_at - now) if each.expires_at else None, each.rev, each.clog_id, each.session_id),
+            )
+            for each in page.items
         ),
     )
 

@@ -17,6 +17,12 @@ from holdfast.runtime import RunInfo
 
 Key = Annotated[str | None, typer.Option(help="The same key again does nothing again.", show_default=False)]
 Step = Annotated[str | None, typer.Option(help="Only if this is the step that asks.", show_default=False)]
+SeenRev = Annotated[
+    int | None, typer.Option(help="Only if nothing was asked after this entry; see `approvals`.", show_default=False)
+]
+Edited = Annotated[
+    str | None, typer.Option(metavar="JSON", help="Other arguments than were shown.", show_default=False)
+]
 Comment = Annotated[str | None, typer.Option(help="Why, for the record.", show_default=False)]
 
 
@@ -70,10 +76,13 @@ async def approve(
     actor: Actor = None,
     step: Step = None,
     comment: Comment = None,
+    edited: Edited = None,
+    seen_rev: SeenRev = None,
     key: Key = None,
 ) -> None:
     """Say yes to what a run asks."""
-    show_run(desk, await hf.approve(run, actor=_who(actor), step=step, comment=comment, key=key))
+    told: dict[str, Any] = {"step": step, "comment": comment, "seen_rev": seen_rev, "key": key}
+    show_run(desk, await hf.approve(run, actor=_who(actor), edited=_edited(edited), **told))
 
 
 @on_runs()
@@ -85,18 +94,30 @@ async def reject(
     actor: Actor = None,
     step: Step = None,
     comment: Comment = None,
+    edited: Edited = None,
+    seen_rev: SeenRev = None,
     key: Key = None,
 ) -> None:
     """Say no to what a run asks."""
-    show_run(desk, await hf.reject(run, actor=_who(actor), step=step, comment=comment, key=key))
+    told: dict[str, Any] = {"step": step, "comment": comment, "seen_rev": seen_rev, "key": key}
+    show_run(desk, await hf.reject(run, actor=_who(actor), edited=_edited(edited), **told))
 
 
 @on_runs()
 async def resume(
-    desk: Desk, hf: Holdfast, *, run: Run, actor: Actor = None, step: Step = None, key: Key = None
+    desk: Desk,
+    hf: Holdfast,
+    *,
+    run: Run,
+    actor: Actor = None,
+    step: Step = None,
+    comment: Comment = None,
+    seen_rev: SeenRev = None,
+    key: Key = None,
 ) -> None:
     """Let a paused run go on."""
-    show_run(desk, await hf.resume(run, actor=_who(actor), step=step, key=key))
+    told: dict[str, Any] = {"step": step, "comment": comment, "seen_rev": seen_rev, "key": key}
+    show_run(desk, await hf.resume(run, actor=_who(actor), **told))
 
 
 def given_input(value: str | None, text: str | None, none: Any = UNSET) -> Any:
@@ -105,12 +126,18 @@ def given_input(value: str | None, text: str | None, none: Any = UNSET) -> Any:
         raise InvalidValue("give the input as JSON or as --text, not both")
     if text is not None:
         return text
-    if value is None:
-        return none
+    return none if value is None else _json(value, "the input is not JSON; for plain words use --text")
+
+
+def _edited(text: str | None) -> Any:
+    return None if text is None else _json(text, "what --edited says is not JSON")
+
+
+def _json(text: str, complaint: str) -> Any:
     try:
-        return msgspec.json.decode(value)
+        return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise InvalidValue(f"the input is not JSON ({error}); for plain words use --text") from error
+        raise InvalidValue(f"{complaint} ({error})") from error
 
 
 def _who(actor: str | None) -> str:

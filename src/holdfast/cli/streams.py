@@ -9,6 +9,7 @@ from rich.text import Text
 
 from holdfast.cli.app import Desk, Run, on_runs
 from holdfast.cli.output import cell, json_text, table
+from holdfast.cli.words import words
 from holdfast.errors import NotFound
 from holdfast.facade import Holdfast
 from holdfast.identity import check_id
@@ -47,7 +48,7 @@ async def tail(
     limit: Limit = None,
     follow: Annotated[bool, typer.Option(help="Stay until the run is over.")] = True,
 ) -> None:
-    """Follow the events of a run until it is over."""
+    """Follow the events of a run in words, as they happen, until it is over."""
     if await hf.get_run(run) is None:
         raise NotFound(f"there is no run {run}")
     async for event in hf.events(run, after, follow=follow, limit=limit):
@@ -71,5 +72,5 @@ def _plain(entry: JournalEntry) -> dict[str, Any]:
 
 
 def _line(event: Event) -> Text:
-    said = cell(event.data if isinstance(event.data, str) else json_text(event.data))
+    said = cell(words(event.type, event.data) or (event.data if isinstance(event.data, str) else json_text(event.data)))
     return Text.assemble((f"{event.at:%H:%M:%S} {event.seq:>5}  ", "dim"), (f"{event.type:<18} ", "bold"), said)

@@ -48,7 +48,7 @@ def decision_of(fact: Fact, at: int) -> Decision:
     """The answer that this fact, entered at this instant, records."""
     assert isinstance(fact, facts.ManualStepResolved)
     return Decision(
-        approved=fact.action == "approve",
+        approved=fact.action in ("approve", "resume"),
         actor=fact.actor,
         comment=fact.comment,
         at=from_us(at),

@@ -10,10 +10,11 @@ import msgspec
 
 from holdfast.flow.answers import FlowChanged, Suspended
 from holdfast.flow.context import FlowContext
-from holdfast.flow.definition import START, Flow
+from holdfast.flow.definition import Flow
 from holdfast.flow.memory import Memory, remembered, result_of
 from holdfast.journal import JournalEntry
 from holdfast.protocol import facts
+from holdfast.protocol.flows import START
 from holdfast.protocol.state import RunState
 from holdfast.runtime import RunInfo
 from holdfast.runtime.records import run_info
@@ -48,7 +49,7 @@ async def _check(flow: Flow, journal: Sequence[JournalEntry]) -> FlowMismatch | 
     if started is None or state.clog_id != flow.name:
         return None
     begun = result_of(started.fact)
-    if begun["version"] != flow.version:
+    if str(begun["version"]) != str(flow.version):
         return None
     problem = await _replayed(flow, begun["input"], memory, state)
     return None if problem is None else FlowMismatch(run_id=run_id, problem=problem)

@@ -22,7 +22,7 @@ from holdfast.moments import from_us, to_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.backoff import Backoff, RetryPolicy
 from holdfast.protocol.commands import ChildStart, OutboxRow, Staged
-from holdfast.protocol.flows import APPROVAL, OURS, RECEIVE
+from holdfast.protocol.flows import APPROVAL, OURS, RECEIVE, UNANSWERED
 from holdfast.protocol.outcomes import UNSET
 from holdfast.protocol.values import clean
 from holdfast.runtime import RunInfo
@@ -92,16 +92,19 @@ class FlowContext:
         *args: Any,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
+        irreversible: bool = False,
         **options: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Call the function once; whenever the body comes here again, its recorded result is the answer.
 
         A `def` runs in a thread. A call that raises is tried again later, without a worker, as often as `retry`
-        allows; then `StepFailed` is recorded and raised, now and in every replay.
+        allows; then `StepFailed` is recorded and raised, now and in every replay. Once an `irreversible` step has
+        begun, which is on disk before the call, `hf.replay` refuses the run unless it is told otherwise.
         """
         # Counted where it is called, not where it is awaited, so that gathered steps keep their numbers.
         number = self._numbered(name)
-        return self._step(name, number, lambda: call(function, *args, **options), retry or self._retry, timeout)
+        policy = retry or self._retry
+        return self._step(name, number, lambda: call(function, *args, **options), policy, timeout, irreversible)
 
     def tx(
         self,
@@ -193,7 +196,18 @@ class FlowContext:
         self, step: str, *, details: dict[str, Any] | None = None, expires: float | timedelta | None = None
     ) -> Decision:
         """Ask a person; the worker is free until they answer, or until it expires."""
-        self._outside_steps("approval")
+        return await self._ask("approval", step, details, expires)
+
+    async def pause(
+        self, step: str, *, details: dict[str, Any] | None = None, expires: float | timedelta | None = None
+    ) -> Decision:
+        """Stop here until somebody resumes the run, or until it expires; either way the body goes on."""
+        return await self._ask("pause", step, details, expires)
+
+    async def _ask(
+        self, kind: str, step: str, details: dict[str, Any] | None, expires: float | timedelta | None
+    ) -> Decision:
+        self._outside_steps(kind)
         name = f"{APPROVAL}{check_name(step, 'step')}"
         number = self._memory.occurrence(name)
         answer = self._memory.answer(name, number)
@@ -206,6 +220,7 @@ class FlowContext:
         executed = await self._tick.order(
             commands.OpenBoundary,
             step=step,
+            boundary=kind,
             occurrence=number,
             metadata=notes,
             expires_us=None if seconds is None else round(seconds * 1e6),
@@ -215,10 +230,11 @@ class FlowContext:
         # Another question may be open already; then ours is asked once that one is answered.
         raise self._rest(f"approval:{boundary.step if boundary else step}")
 
-    async def run(self, flow: Any, *, key: str, input: Any = UNSET, **options: Any) -> Any:
-        """Start a child run and wait for its output without a worker.
+    async def run(self, flow: Any, *, key: str, input: Any = None, **options: Any) -> Any:
+        """Start a child run with this input and wait for its output without a worker.
 
-        A child that failed raises `RunFailed`, one that was cancelled `RunCancelled`.
+        A child that failed raises `RunFailed`, one that was cancelled `RunCancelled`. Whoever cancels this run cancels
+        the child, unless `on_cancel="abandon"` leaves it to itself.
         """
         self._outside_steps("run")
         clog_id = flow if isinstance(flow, str) else flow.name
@@ -235,7 +251,10 @@ class FlowContext:
         raise wrong(text, run=await self._run_info(end.fact.child_run_id))
 
     async def child(self, clog_id: str, *, key: str, input: Any = UNSET, **options: Any) -> RunInfo:
-        """Start a child run and go on; the same clog and key is the same child. In a step it starts with its result."""
+        """Start a child run and go on; the same clog and key is the same child. In a step it starts with its result.
+
+        It is cancelled with this run, unless `on_cancel="abandon"` leaves it to itself.
+        """
         info = await self._context.child(clog_id, key=key, input=input, **options)
         scope = _scope.get()
         start = self._tick.hand_over_child(info.run_id) if scope is not None else None
@@ -329,10 +348,14 @@ class FlowContext:
         work: Callable[[], Awaitable[Any]],
         retry: RetryPolicy,
         timeout: float | None,
+        irreversible: bool,
     ) -> Any:
         known, attempt = await self._recall(name, number)
         if known is not None:
             return _result(known)
+        if irreversible and self._memory.answer(name, number) is None:
+            # Whoever looks after a crash must find it: what it did cannot be taken back, and may have been done.
+            await self._record(name, number, status="begun", irreversible=True)
         scope = _Scope()
         try:
             with _inside(scope):
@@ -342,17 +365,15 @@ class FlowContext:
             raise
         except Exception as error:
             await self._tick.speech.conclude(scope.said)
-            return await self._failed(name, number, attempt + 1, retry, error)
+            return await self._failed(name, number, attempt + 1, retry, error, irreversible=irreversible)
         await self._tick.speech.conclude(scope.said)
-        said = tuple(scope.said)
+        told = {"attempt": attempt, "said": tuple(scope.said), "irreversible": irreversible}
         try:
             value, repaired = clean(result)
-            await self._record(
-                name, number, result=value, attempt=attempt, said=said, staged=scope.staged(), repaired=repaired
-            )
+            await self._record(name, number, result=value, staged=scope.staged(), repaired=repaired, **told)
         except InvalidValue as error:
             # It would come to the same whenever it is tried again.
-            return await self._failed(name, number, retry.max_attempts, retry, error)
+            return await self._failed(name, number, retry.max_attempts, retry, error, irreversible=irreversible)
         return value
 
     async def _tx(
@@ -403,21 +424,23 @@ class FlowContext:
         if answer is not None:
             fact = answer.fact
             assert isinstance(fact, facts.StepRecorded)
-            if fact.status != "retry":
+            if fact.status not in UNANSWERED:
                 await self._turns.wait(answer.rev)
                 return fact, fact.attempt
             attempt = fact.attempt
-            if fact.result > self._tick.state.at:
+            if fact.status == "retry" and fact.result > self._tick.state.at:
                 raise self._rest(until=fact.result)
         await self._begin(name)
         self._tick.check()
         return None, attempt
 
-    async def _failed(self, name: str, number: int, attempt: int, retry: RetryPolicy, error: Exception) -> Any:
+    async def _failed(
+        self, name: str, number: int, attempt: int, retry: RetryPolicy, error: Exception, *, irreversible: bool = False
+    ) -> Any:
         """Try again later, without a worker, or remember that it failed for good."""
         kind = error.code if isinstance(error, HoldfastError) else type(error).__name__
         text, _ = clean(str(error) or type(error).__name__)
-        told = {"error": text, "error_kind": kind, "attempt": attempt}
+        told = {"error": text, "error_kind": kind, "attempt": attempt, "irreversible": irreversible}
         if attempt >= retry.max_attempts:
             await self._record(name, number, status="failed", **told)
             raise StepFailed(name, text, kind) from error

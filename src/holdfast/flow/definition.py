@@ -10,14 +10,14 @@ from holdfast.flow.answers import FlowChanged, StepFailed, Suspended
 from holdfast.flow.context import FlowContext
 from holdfast.flow.memory import load, result_of
 from holdfast.handlers import ClaimedTick, Clog, Context
-from holdfast.identity import check_id
+from holdfast.identity import check_id, check_name
 from holdfast.moments import from_us
 from holdfast.protocol import commands
 from holdfast.protocol.backoff import RetryPolicy
+from holdfast.protocol.flows import START, handler_of
 from holdfast.protocol.outcomes import Done, Fail, Outcome, Wait
 
 Body = Callable[[FlowContext, Any], Awaitable[Any]]
-START = "@start"
 CHANGED = "flow_changed"
 ADVICE = "give changed code a new version, and keep the old one until its runs are over"
 
@@ -46,6 +46,7 @@ class Flow:
 
     def __init__(self, name: str, body: Body, *, version: int | str = 1, retry: RetryPolicy | None = None) -> None:
         self.name = check_id(name, "flow name")
+        check_name(str(version), "flow version", longest=128)
         self.version = version
         self.retry = retry or RetryPolicy()
         self.body = body
@@ -55,18 +56,22 @@ class Flow:
 
 
 class Flows:
-    """The versions of one flow that this process knows. A run goes on with the version it began with."""
+    """The versions of one flow that this process knows. A run goes on with the version it began with.
+
+    A run whose version is not known here is never claimed here: its work item names the version it needs.
+    """
 
     def __init__(self, name: str) -> None:
         self.clog = Clog(name)
         self.clog.on_advance(self._advance)
-        self._versions: dict[int | str, Flow] = {}
+        self._versions: dict[str, Flow] = {}
         self._newest: Flow | None = None
 
     def add(self, flow: Flow) -> None:
         """The flow that was added last is the one that new runs begin with."""
-        if self._versions.setdefault(flow.version, flow) is not flow:
+        if self._versions.setdefault(str(flow.version), flow) is not flow:
             raise ValueError(f"flow {flow.name} has a version {flow.version} already; give the new code a new version")
+        self.clog.handlers = (*self.clog.handlers, handler_of(flow.name, flow.version))
         self._newest = flow
 
     async def _advance(self, input: Any, context: Context) -> Outcome:
@@ -81,9 +86,7 @@ class Flows:
             await tick.order(commands.RecordStep, name=START, result=begun)
         else:
             begun = result_of(started.fact)
-        flow = self._versions.get(begun["version"])
-        if flow is None:
-            return Fail(f"version {begun['version']!r} of flow {self.clog.name} is not known here", kind=CHANGED)
+        flow = self._versions[str(begun["version"])]
         body = FlowContext(context, tick, memory, flow.retry)
         try:
             outcome: Outcome = Done(await _alone(flow.body(body, begun["input"])))

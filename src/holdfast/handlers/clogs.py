@@ -23,6 +23,8 @@ class Clog:
         self.name = check_id(name, "clog name")
         self.resumable = resumable
         self.advance_handler: Handler | None = None
+        self.handlers: tuple[str, ...] = (self.name,)
+        """What of its work can be claimed here: what needs the clog alone, and what needs a version of a flow."""
         self.endpoints: dict[str, Handler] = {}
 
     def on_advance(self, handler: H) -> H:
@@ -60,11 +62,12 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._clogs))
+        """What work can be claimed here, as work items name it."""
+        return tuple(sorted(name for clog in self._clogs.values() for name in clog.handlers))
 
     def clog(self, name: str) -> Clog:
         if name not in self._clogs:
-            raise NotFound(f"no clog {name!r} is registered here; known are {list(self.names)}", code="UNKNOWN_CLOG")
+            raise NotFound(f"no clog {name!r} is registered here; known are {sorted(self._clogs)}", code="UNKNOWN_CLOG")
         return self._clogs[name]
 
     def options(self, name: str) -> dict[str, Any]:

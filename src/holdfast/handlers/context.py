@@ -84,7 +84,10 @@ class Context:
         return await self._tick.enqueue(target_space, payload, key)
 
     async def child(self, clog_id: str, *, key: str, input: Any = UNSET, **options: Any) -> RunInfo:
-        """Start a child run with the outcome; the same clog and key is the same child, however often it is asked."""
+        """Start a child run with the outcome; the same clog and key is the same child, however often it is asked.
+
+        It is cancelled with this run, unless `on_cancel="abandon"` leaves it to itself.
+        """
         return await self._start_child(self._tick, clog_id, key, {"input": input, **options})
 
 

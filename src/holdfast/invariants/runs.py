@@ -24,6 +24,8 @@ TOMBSTONES = INDEXES["tombstones"]
 REST = ("idle", "done", "failed", "cancelled")
 MOVING = ("pending", "active", "waiting")
 
+STATES_COMPARED = 16
+
 
 class RunSnapshot(msgspec.Struct):
     """One run's rows and entries, and its state after each entry as far as they can be read."""
@@ -107,7 +109,10 @@ def rows_are_the_fold(run: RunSnapshot) -> Iterator[Problem]:
 
 def fold_is_repeatable(run: RunSnapshot) -> Iterator[Problem]:
     """P3, P5: folding again gives the same state, and never fails on an entry that can be read."""
-    if snapshot(run.run_id, run.stored).states != run.states:
+    again = snapshot(run.run_id, run.stored).states
+    # A state grows with its run, so comparing all of them would cost the square: a few on the way, and the last.
+    places = {*range(0, len(run.states), len(run.states) // STATES_COMPARED + 1), len(run.states) - 1}
+    if len(again) != len(run.states) or any(again[place] != run.states[place] for place in places if run.states):
         yield Problem("P5", run.thread, "two folds of the same entries differ")
 
 

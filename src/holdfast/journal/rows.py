@@ -62,7 +62,7 @@ def open_state(run_id: str, seen: Slice) -> RunState:
         steps=Map({(row["name"], row["occurrence"]): _step(row) for row in seen.steps}),
         boundary=_boundary(run),
         created_digest=seen.first_digest or "",
-        work=Map({row["key"]: _work(row) for row in seen.work}),
+        work=Map({row["key"]: _work(row, run["clog_id"]) for row in seen.work}),
         mailbox=tuple(sorted(signal.seq for signal in signals if signal.tick_id is None)),
         signals=Map({signal.seq: signal for signal in signals}),
         signal_ids=Map({signal.signal_id: signal.seq for signal in signals}),
@@ -238,7 +238,7 @@ def _work_row(state: RunState, work: Work) -> Row:
         state.run_id,
         work.key,
         state.queue,
-        state.clog_id,
+        work.handler or state.clog_id,
         state.priority,
         work.step,
         work.visible_at,
@@ -284,6 +284,7 @@ def _child_row(state: RunState, child: Child) -> Row:
         child.started_rev,
         child.status,
         child.finished_rev,
+        child.on_cancel,
     )
 
 
@@ -351,7 +352,7 @@ _TABLES: dict[str, tuple[Callable[[RunState], Iterable[Any]], _Make]] = {
 _COLLECTIONS = ("work", "ticks", "signals", "children", "runnables", "anomalies")
 
 
-def _work(row: dict[str, Any]) -> Work:
+def _work(row: dict[str, Any], clog_id: str) -> Work:
     claim = None
     if row["claim_id"] is not None:
         claim = Claim(row["claim_id"], row["claim_token_hash"], row["owner_id"], row["lease_until"])
@@ -365,6 +366,7 @@ def _work(row: dict[str, Any]) -> Work:
         input_rev=row["input_rev"],
         claim=claim,
         blocked=bool(row["blocked"]),
+        handler="" if row["clog_id"] == clog_id else row["clog_id"],
         awaits=tuple(msgspec.json.decode(row["awaits"])) if row["awaits"] else (),
     )
 
@@ -385,7 +387,7 @@ def _signal(row: dict[str, Any]) -> Signal:
 
 
 def _child(row: dict[str, Any]) -> Child:
-    names = ("child_run_id", "clog_id", "child_key", "step", "started_rev", "status", "finished_rev")
+    names = ("child_run_id", "clog_id", "child_key", "step", "started_rev", "status", "finished_rev", "on_cancel")
     return Child(**{name: row[name] for name in names})
 
 

@@ -54,6 +54,7 @@ class ChildStart(msgspec.Struct, frozen=True, kw_only=True):
     step: str = ""
     start: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
+    on_cancel: str = "cancel"
     repaired: bool = False
 
 
@@ -165,6 +166,7 @@ class StartChild(ClaimCommand, frozen=True, kw_only=True):
     step: str = ""
     start: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
+    on_cancel: str = "cancel"
     repaired: bool = False
 
 
@@ -186,6 +188,7 @@ class RecordStep(ClaimCommand, frozen=True, kw_only=True):
     repairs: tuple[int, ...] = ()
     staged: Staged = Staged()
     statements: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    irreversible: bool = False
     repaired: bool = False
 
 

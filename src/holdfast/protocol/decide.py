@@ -14,7 +14,7 @@ from holdfast.protocol.commands import Command
 from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, end, kept, lost_fence, refuse
 from holdfast.protocol.evolve import ACTIONS, BEGUN
 from holdfast.protocol.facts import ROOT, Fact
-from holdfast.protocol.flows import RECEIVE, joined, oldest_signal
+from holdfast.protocol.flows import RECEIVE, UNANSWERED, joined, oldest_signal
 from holdfast.protocol.judging import judge_claim
 from holdfast.protocol.lanes import its_turn
 from holdfast.protocol.planning import intent
@@ -239,6 +239,7 @@ def _start_child(state: RunState, command: commands.StartChild, now: int) -> Dec
         attempt=state.work[command.runnable_key].attempt,
         start=command.start,
         metadata=command.metadata,
+        on_cancel=command.on_cancel,
         repaired=command.repaired,
     )
     handoff = Handoff(target_run_id=command.child_run_id, kind="start", fact=0)
@@ -267,7 +268,7 @@ def _record_step(state: RunState, command: commands.RecordStep, now: int) -> Dec
     if refusal:
         return refuse(state, refusal, "step_recorded", command)
     known = state.steps.get((command.name, command.occurrence))
-    if known and known.status != "retry":
+    if known and known.status not in UNANSWERED:
         return Decision(repeat_rev=known.rev)
     before = last_words(state, command)
     said = list(command.said)
@@ -286,6 +287,7 @@ def _record_step(state: RunState, command: commands.RecordStep, now: int) -> Dec
         error_kind=command.error_kind,
         attempt=command.attempt,
         said=[list(each) for each in joined(said)],
+        irreversible=command.irreversible,
         repaired=command.repaired,
     )
     return Decision(facts=(*before, recorded), handoffs=tuple(starts))

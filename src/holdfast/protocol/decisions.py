@@ -72,7 +72,9 @@ def end(state: RunState, before: list[Fact], terminal: facts.RunTerminal) -> Dec
         handoffs.append(Handoff(target_run_id=state.parent_run_id, kind="child_finished", fact=last))
     if terminal.status == "cancelled":
         handoffs += [
-            Handoff(target_run_id=child.child_run_id, kind="cancel", fact=last) for child in state.open_children()
+            Handoff(target_run_id=child.child_run_id, kind="cancel", fact=last)
+            for child in state.open_children()
+            if child.on_cancel == "cancel"
         ]
     return Decision(facts=tuple(decided), handoffs=tuple(handoffs))
 

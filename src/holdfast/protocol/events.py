@@ -82,6 +82,8 @@ def _of_people_and_steps(fact: Fact) -> View | None:
 
 
 def _recorded(fact: facts.StepRecorded) -> View:
+    if fact.status == "begun":
+        return View("step_start", {"step_id": fact.name}, fact.claim_id, fact.attempt)
     data: dict[str, Any] = {"step_id": fact.name, "status": _STEP.get(fact.status, fact.status)}
     if fact.error is not None:
         data["error"] = fact.error
@@ -103,7 +105,8 @@ def _settled(fact: facts.TickSettled) -> View | None:
             data = {"step_id": fact.runnable_key, "status": "waiting", "delay_us": fact.delay_us}
             return View("step_complete", data, fact.claim_id)
         case "wait":
-            return View("run_waiting", {"until_us": fact.until_us, "delay_us": fact.delay_us}, fact.claim_id)
+            awaits = {"awaits": fact.awaits} if fact.awaits else {}
+            return View("run_waiting", {"until_us": fact.until_us, "delay_us": fact.delay_us, **awaits}, fact.claim_id)
         case "retry":
             return View("run_retrying", {"error": fact.error, "delay_us": fact.delay_us}, fact.claim_id)
         case _:

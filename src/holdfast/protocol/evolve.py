@@ -39,6 +39,7 @@ from holdfast.protocol.values import digest, fingerprint
 SETTLED_OUTCOMES = frozenset({"ok", "continue", "wait", "retry"})
 BEGUN = "begun"
 """The outcome of a tick that was begun for direct calls: it is nobody's claim and never ends."""
+ON_CANCEL = frozenset({"cancel", "abandon"})
 ACTIONS = {"pause": frozenset({"resume", "expire"}), "approval": frozenset({"approve", "reject", "expire"})}
 
 
@@ -308,12 +309,15 @@ def _child_started(state: RunState, fact: facts.ChildRunStarted, at: int) -> Run
         return state
     if known or state.child_ids.get(logical, fact.child_run_id) != fact.child_run_id:
         return refuse(state, fact, "conflicting_child_run")
+    if fact.on_cancel not in ON_CANCEL:
+        return refuse(state, fact, "malformed_entry")
     child = Child(
         child_run_id=fact.child_run_id,
         clog_id=fact.clog_id,
         child_key=fact.child_key,
         step=fact.step,
         started_rev=state.rev,
+        on_cancel=fact.on_cancel,
     )
     children = state.children.set(child.child_run_id, child)
     return replace(state, children=children, child_ids=state.child_ids.set(logical, child.child_run_id))

@@ -200,7 +200,10 @@ class ManualStepResolved(Fact, frozen=True, kw_only=True):
 
 
 class ChildRunStarted(Fact, frozen=True, kw_only=True):
-    """The run asked for a child. `start` holds what the child is created from."""
+    """The run asked for a child. `start` holds what the child is created from.
+
+    `on_cancel` is what becomes of it when this run is cancelled: `cancel`, or `abandon`, which leaves it alone.
+    """
 
     kind: ClassVar[str] = "child_run_started"
     child_run_id: str
@@ -211,6 +214,7 @@ class ChildRunStarted(Fact, frozen=True, kw_only=True):
     attempt: Count = 0
     start: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
+    on_cancel: str = "cancel"
     repaired: bool = False
 
 
@@ -406,7 +410,8 @@ class LaneEntered(Fact, frozen=True, kw_only=True):
 class StepRecorded(Fenced, frozen=True, kw_only=True):
     """A step of a flow has its answer: a body that runs again gets it instead of running the step again.
 
-    `status` is `done`, `failed` for good, or `retry`. `said` are the ranges of the events that belong to it.
+    `status` is `done`, `failed` for good, `retry`, or `begun` for one that is about to do something irreversible.
+    `said` are the ranges of the events that belong to it.
     """
 
     kind: ClassVar[str] = "step_recorded"
@@ -418,6 +423,7 @@ class StepRecorded(Fenced, frozen=True, kw_only=True):
     error_kind: str | None = None
     attempt: Count = 0
     said: list[list[int]] = []
+    irreversible: bool = False
     repaired: bool = False
 
 

@@ -14,7 +14,11 @@ from holdfast.protocol import facts
 from holdfast.protocol.facts import ROOT
 from holdfast.protocol.state import RunState, Step
 
-STATUSES = frozenset({"done", "failed", "retry"})
+STATUSES = frozenset({"done", "failed", "retry", "begun"})
+UNANSWERED = frozenset({"retry", "begun"})
+"""A step that is not over: it is tried (again)."""
+START = "@start"
+"""The step that every flow records first: its version and its input."""
 OURS = "@"
 """What the names of the library's own steps begin with."""
 RECEIVE = "@receive:"
@@ -61,11 +65,34 @@ def wake(state: RunState, what: str, at: int) -> RunState:
 def record(state: RunState, fact: facts.StepRecorded) -> RunState:
     """Remember the answer, and that what was said for it stays said."""
     known = state.steps.get((fact.name, fact.occurrence))
-    if known is not None and (known.status != "retry" or (fact.status == "retry" and known.attempt >= fact.attempt)):
+    if known is not None and not _is_news(known, fact):
         return state
     step = Step(rev=state.rev, status=fact.status, attempt=fact.attempt)
     state = replace(state, steps=state.steps.set((fact.name, fact.occurrence), step))
-    return state if fact.status == "retry" else keep(state, fact.claim_id, fact.said)
+    if fact.name == START:
+        state = _bind_version(state, fact)
+    return state if fact.status in UNANSWERED else keep(state, fact.claim_id, fact.said)
+
+
+def _is_news(known: Step, fact: facts.StepRecorded) -> bool:
+    """An answer always is, for a step that has none; another attempt is if it is a later one."""
+    if known.status not in UNANSWERED:
+        return False
+    return fact.status not in UNANSWERED or fact.attempt > known.attempt
+
+
+def handler_of(clog_id: str, version: object) -> str:
+    """What a worker must know to go on with this version. No clog has such a name: ids have no slash."""
+    return f"{clog_id}/{version}"
+
+
+def _bind_version(state: RunState, fact: facts.StepRecorded) -> RunState:
+    """From now on only workers that know the version may claim the run."""
+    version = fact.result.get("version") if isinstance(fact.result, dict) else None
+    if not isinstance(version, int | str):
+        return state
+    work = state.work[fact.runnable_key]
+    return state.with_work(replace(work, handler=handler_of(state.clog_id, version)))
 
 
 def keep(state: RunState, tick_id: str, said: Sequence[Sequence[int]]) -> RunState:

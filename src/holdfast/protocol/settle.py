@@ -143,6 +143,7 @@ def _child_started(state: RunState, command: commands.Settle | commands.RecordSt
         attempt=state.work[command.runnable_key].attempt,
         start=child.start,
         metadata=child.metadata,
+        on_cancel=child.on_cancel,
         repaired=child.repaired,
     )
 

@@ -79,6 +79,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What makes it due before its time, while it waits."""
     blocked: bool = False
     """Its run waits for its lane; nobody may claim it before that."""
+    handler: str = ""
+    """What a worker must know to claim it, where that is more than the clog: a version of a flow."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +148,10 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that this run started. `status` is None until its end was recorded here."""
+    """A run that this run started. `status` is None until its end was recorded here.
+
+    `on_cancel="abandon"` leaves it alone when this run is cancelled.
+    """
 
     child_run_id: str
     clog_id: str
@@ -155,6 +160,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     started_rev: int
     status: str | None = None
     finished_rev: int | None = None
+    on_cancel: str = "cancel"
 
 
 class Runnable(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,8 @@ class Claims(Runs):
     ) -> list[Claim]:
         """Take up to `limit` due items. Each is this caller's alone until its lease ends."""
         queues = (check_id(self.queue if queue is None else queue, "queue"),)
-        taken = await self.take(queues, clogs=clogs, owner=owner, lease_ms=lease_ms, limit=limit)
+        chosen = None if clogs is None else [check_id(clog, "clog_id") for clog in clogs]
+        taken = await self.take(queues, clogs=chosen, owner=owner, lease_ms=lease_ms, limit=limit)
         return [item.claim for item in taken]
 
     async def take(
@@ -65,14 +66,14 @@ class Claims(Runs):
         due_by: int | None = None,
         passed: Sequence[str] = (),
     ) -> list[Taken]:
-        """Claims with what their executor needs to know; `queues=None` is every queue."""
+        """Claims with what their executor needs to know; `queues=None` is every queue, `clogs` as `Registry.names`."""
         if self._user_id is not None:
             raise Conflict("work is claimed for everybody, not for one user; use the runtime itself")
         count = whole_number(limit, "limit", 0, CLAIMS_MAX)
         tokens = {new_id(): ambient.random_token() for _ in range(count)}
         request = ClaimRequest(
             queues=None if queues is None else tuple(check_id(queue, "queue") for queue in queues),
-            clogs=None if clogs is None else tuple(check_id(clog, "clog_id") for clog in clogs),
+            clogs=None if clogs is None else tuple(clogs),
             claim_ids=tuple(tokens),
             claim_token_hashes=tuple(hash_token(token) for token in tokens.values()),
             owner_id=check_id(self.owner_id if owner is None else owner, "owner"),

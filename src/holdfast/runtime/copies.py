@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,20 +19,34 @@ from holdfast.journal import Journal, RunPlanner, copies
 from holdfast.protocol import commands, facts
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
+from holdfast.runtime import irreversible
 from holdfast.runtime.records import RunInfo
 from holdfast.runtime.retention import Retention
 from holdfast.store import Entry, Store, connect
 
 REV_MAX = (1 << 31) - 1
+_UNSCHEDULED = """
+    SELECT key, planned_rev FROM {s}runnables
+    WHERE run_id = $1 AND scheduled_rev IS NULL AND status = 'planned'
+    ORDER BY planned_rev
+"""
 
 
 class Copies(Retention):
     """Fork, replay, export and import."""
 
-    async def fork(self, run_id: str, at_rev: int | None = None, *, new_run_id: str | None = None) -> RunInfo:
+    async def fork(
+        self,
+        run_id: str,
+        at_rev: int | None = None,
+        *,
+        new_run_id: str | None = None,
+        allow_irreversible: bool = False,
+    ) -> RunInfo:
         """Begin a new run with the first `at_rev` entries of this one (all of them, if not told), and go on from there.
 
-        A claim that was open then counts as released; its storage comes along, what it sent outside does not.
+        A claim that was open then counts as released; its storage comes along, what it sent outside does not. Steps
+        whose results are copied never run again; an irreversible one that would is refused as by `replay`.
         """
         await self._existing(run_id)
         rev = REV_MAX if at_rev is None else whole_number(at_rev, "at_rev", 1, REV_MAX)
@@ -39,12 +54,22 @@ class Copies(Retention):
         lines = await self.journal.facts(run_id, limit=rev)
         if not lines or (at_rev is not None and len(lines) < rev):
             raise NotFound(f"run:{run_id} is at revision {len(lines)}; {rev} does not exist yet")
+        if allow_irreversible is not True:
+            await self._check_reversible(run_id, [fact for _, fact in lines])
         await copies.fork(self.journal, run_id, chosen, lines)
+        # Cut in the middle of a commit, a workflow has work that only the rest of that commit would have planned.
+        await self._repair(chosen)
         return await self._existing(chosen)
 
-    async def replay(self, run_id: str, *, new_run_id: str | None = None) -> RunInfo:
-        """Create a new run as this one was created: the same clog, input and options, and nothing of its history."""
+    async def replay(self, run_id: str, *, new_run_id: str | None = None, allow_irreversible: bool = False) -> RunInfo:
+        """Create a new run as this one was created: the same clog, input and options, and nothing of its history.
+
+        Everything is done again. Where that includes a step marked irreversible, of the run or of a child, it is a
+        `Conflict` (`irreversible`) that names the step, unless `allow_irreversible` is exactly True.
+        """
         await self._existing(run_id)
+        if allow_irreversible is not True:
+            await self._check_reversible(run_id)
         chosen = new_id() if new_run_id is None else check_id(new_run_id, "new_run_id")
         created = (await self.journal.facts_at([(run_id, 1)]))[run_id, 1]
         assert isinstance(created, facts.RunCreated)
@@ -52,6 +77,30 @@ class Copies(Retention):
         executed = await self.journal.execute(chosen, commands.Create(fact=fact))
         self._check_created(executed, commands.Create(fact=fact))
         return await self._existing(chosen)
+
+    async def _check_reversible(self, run_id: str, kept: Sequence[facts.Fact] = ()) -> None:
+        """Raise if a copy that begins with these facts would do an irreversible step again.
+
+        Children that it would start anew do again what they did, so they count too.
+        """
+        known = irreversible.answered(kept)
+        family = [run_id]
+        for each in family:
+            told = [fact for _, fact in await self.journal.facts(each)]
+            started = (fact.child_run_id for fact in told if isinstance(fact, facts.ChildRunStarted))
+            family += [child for child in started if child not in known]
+            for step, name in irreversible.begun(told).items():
+                if each != run_id or step not in known:
+                    whose = "" if each == run_id else f" of child run {each}"
+                    text = f"step {name!r}{whose} cannot be taken back, and the new run would do it again"
+                    raise Conflict(f"{text}; to have that, say allow_irreversible=True", code="irreversible")
+
+    async def _repair(self, run_id: str) -> None:
+        """Schedule what was planned and never scheduled, then apply what was completed and never applied."""
+        planned = await self._store.fetch(_UNSCHEDULED, run_id)
+        found = await self.journal.facts_at([(run_id, rev) for _, rev in planned])
+        inputs: dict[str, Any] = {key: getattr(found[run_id, rev], "input", None) for key, rev in planned}
+        await self.journal.execute(run_id, commands.Recover(inputs=inputs))
 
     async def export_run(self, run_id: str, path: str | os.PathLike[str]) -> None:
         """Write the run into a new SQLite file: a database of its own, with the same id, revisions and instants.

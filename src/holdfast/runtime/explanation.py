@@ -44,9 +44,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explanation(seen: Inspection, *, known_clogs: frozenset[str] | None, lane_place: int | None) -> Explanation:
-    """Explain what was seen. `known_clogs` are those that this process serves, None if that is not known."""
-    is_stranger = known_clogs is not None and seen.clog_id not in known_clogs
-    unserved = is_stranger and seen.reason in ("attempt_visible", "expired_claim")
+    """Explain what was seen. `known_clogs` are what this process can claim, None if that is not known."""
+    due = {"attempt_visible": seen.visible_attempts, "expired_claim": seen.expired_claims}.get(seen.reason, ())
+    unserved = known_clogs is not None and bool(due) and all(item.handler not in known_clogs for item in due)
     reason = "no_handler_here" if unserved else seen.reason
     return Explanation(
         run_id=seen.run_id,
@@ -133,7 +133,7 @@ def _unscheduled(seen: Inspection, lane_place: int | None) -> str:
 
 def _lost(seen: Inspection, lane_place: int | None) -> str:
     item = seen.expired_claims[0]
-    ago = _span(seen.seen_at - item.lease_until) if item.lease_until else ""
+    ago = span(seen.seen_at - item.lease_until) if item.lease_until else ""
     next_up = (
         "the next worker of its queue takes it over"
         if item.deliveries < seen.max_deliveries
@@ -148,6 +148,12 @@ def _due(seen: Inspection, lane_place: int | None) -> str:
 
 
 def _unserved(seen: Inspection, lane_place: int | None) -> str:
+    _, _, version = (*seen.visible_attempts, *seen.expired_claims)[0].handler.partition("/")
+    if version:
+        return (
+            f"It is due, but no worker here knows version {version} of flow {seen.clog_id!r}; keep a process that does "
+            f"on queue {seen.queue!r} until the runs of that version are over."
+        )
     return (
         f"It is due, but there is no handler for clog {seen.clog_id!r} here; a process that registers it has to "
         f"serve queue {seen.queue!r}."
@@ -156,7 +162,7 @@ def _unserved(seen: Inspection, lane_place: int | None) -> str:
 
 def _held(seen: Inspection, lane_place: int | None) -> str:
     item = next(iter(seen.claimed_attempts))
-    left = _span(item.lease_until - seen.seen_at) if item.lease_until else ""
+    left = span(item.lease_until - seen.seen_at) if item.lease_until else ""
     return f"It is held by worker {item.owner_id} with a lease of {left}{_of_step(item)}."
 
 
@@ -166,7 +172,7 @@ def _later(seen: Inspection, lane_place: int | None) -> str:
         return _flow_waits(seen, first.awaits)
     if seen.next_visible_at is None:
         return "It waits for a signal; nothing else is planned."
-    until = f"until {_when(seen.next_visible_at)}, in {_span(seen.next_visible_at - seen.seen_at)}"
+    until = f"until {_when(seen.next_visible_at)}, in {span(seen.next_visible_at - seen.seen_at)}"
     if first.status == "retry_scheduled":
         why = f": {seen.last_error}" if seen.last_error else ""
         return f"It waits {until}, before try {first.attempt + 1} of {seen.max_attempts}{_of_step(first)}{why}."
@@ -177,7 +183,7 @@ def _flow_waits(seen: Inspection, awaits: tuple[str, ...]) -> str:
     """A flow is woken by what it waits for and by nothing else."""
     waits = [_awaited(*what.split(":", 1)) for what in awaits]
     if seen.next_visible_at is not None:
-        waits.append(f"until {_when(seen.next_visible_at)}, in {_span(seen.next_visible_at - seen.seen_at)}")
+        waits.append(f"until {_when(seen.next_visible_at)}, in {span(seen.next_visible_at - seen.seen_at)}")
     return f"It waits {' or '.join(waits)}."
 
 
@@ -242,7 +248,7 @@ def _when(moment: datetime | None) -> str:
     return "an unknown time" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _span(span: timedelta) -> str:
+def span(span: timedelta) -> str:
     """A length of time as people say it: one number, one unit."""
     seconds = max(span.total_seconds(), 0.0)
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

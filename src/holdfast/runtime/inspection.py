@@ -41,6 +41,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     blocked: bool = False
     awaits: tuple[str, ...] = ()
     """What a flow waits for: `signal:<name>`, `child:<run id>`, `approval:<step>`."""
+    handler: str = ""
+    """What a worker must know to claim it: the clog, and the version of a flow that has begun."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None
     started_rev: int
     finished_rev: int | None
+    on_cancel: str
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,11 +220,11 @@ def _parts(state: RunState, now: int) -> dict[str, Any]:
             for each in runnables
             if each.status == "completed" and each.applied_rev is None
         ),
-        "visible_attempts": tuple(_attempt(each) for each in free if each.visible_at <= now),
-        "scheduled_attempts": tuple(_attempt(each) for each in later),
+        "visible_attempts": tuple(_attempt(each, state) for each in free if each.visible_at <= now),
+        "scheduled_attempts": tuple(_attempt(each, state) for each in later),
         "next_visible_at": _moment(next_at),
-        "expired_claims": tuple(_attempt(each) for each in work if each.claim and not each.claim.holds(now)),
-        "attempts": (*(_attempt(each) for each in work), *(_settled_attempt(each) for each in over)),
+        "expired_claims": tuple(_attempt(each, state) for each in work if each.claim and not each.claim.holds(now)),
+        "attempts": (*(_attempt(each, state) for each in work), *(_settled_attempt(each) for each in over)),
     }
 
 
@@ -243,7 +246,7 @@ def _reason(state: RunState, parts: dict[str, Any]) -> str:
     return next((word for word, applies in _REASONS if applies(state, parts)), "waiting_for_dispatch")
 
 
-def _attempt(work: Work) -> Attempt:
+def _attempt(work: Work, state: RunState) -> Attempt:
     claim = work.claim
     waiting = "retry_scheduled" if work.attempt else "available"
     return Attempt(
@@ -258,6 +261,7 @@ def _attempt(work: Work) -> Attempt:
         lease_until=from_us(claim.lease_until) if claim else None,
         blocked=work.blocked,
         awaits=work.awaits,
+        handler=work.handler or state.clog_id,
     )
 
 
@@ -322,6 +326,7 @@ def _children(state: RunState) -> tuple[ChildRun, ...]:
             status=child.status,
             started_rev=child.started_rev,
             finished_rev=child.finished_rev,
+            on_cancel=child.on_cancel,
         )
         for child in sorted(state.children.values(), key=lambda child: child.started_rev)
     )

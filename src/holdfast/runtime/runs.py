@@ -137,10 +137,18 @@ class Runs(Core):
         return await self._decided(run_id, command)
 
     async def resume(
-        self, run_id: str, *, actor: str | None = None, step: str | None = None, key: str | None = None
+        self,
+        run_id: str,
+        *,
+        actor: str | None = None,
+        step: str | None = None,
+        comment: str | None = None,
+        seen_rev: int | None = None,
+        key: str | None = None,
     ) -> RunInfo:
-        """End the open pause."""
-        return await self._resolve(run_id, "resume", actor=actor, step=step, key=key)
+        """End the open pause. Refused like `approve`, but nobody has to say who they are."""
+        told = {"actor": actor, "step": step, "comment": comment, "seen_rev": seen_rev}
+        return await self._resolve(run_id, "resume", key=key, **told)
 
     async def approve(
         self,

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.fsck import FsckReport, fsck, rebuild
-from holdfast.protocol import commands
 from holdfast.runtime.copies import Copies
 from holdfast.runtime.records import RunInfo
-
-_UNSCHEDULED = """
-    SELECT key, planned_rev FROM {s}runnables
-    WHERE run_id = $1 AND scheduled_rev IS NULL AND status = 'planned'
-    ORDER BY planned_rev
-"""
 
 
 class Upkeep(Copies):
@@ -35,10 +26,7 @@ class Upkeep(Copies):
         Where nothing was left undone nothing is written, so it may be repeated at any time.
         """
         await self._existing(run_id)
-        planned = await self._store.fetch(_UNSCHEDULED, run_id)
-        found = await self.journal.facts_at([(run_id, rev) for _, rev in planned])
-        inputs: dict[str, Any] = {key: getattr(found[run_id, rev], "input", None) for key, rev in planned}
-        await self.journal.execute(run_id, commands.Recover(inputs=inputs))
+        await self._repair(run_id)
         await self.journal.settle_down(run_id)
         return await self._existing(run_id)
 

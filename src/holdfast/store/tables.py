@@ -161,6 +161,7 @@ CHILDREN = Table(
         "started_rev": "int",
         "status": "text",
         "finished_rev": "int",
+        "on_cancel": "text",
     },
 )
 RUNNABLES = Table(

@@ -162,6 +162,7 @@ CREATE TABLE {s}children (
     started_rev  integer NOT NULL,
     status       text,
     finished_rev integer,
+    on_cancel    text NOT NULL,
     PRIMARY KEY (run_id, child_run_id)
 );
 
