@@ -172,7 +172,8 @@ class Claims(Runs):
 
     async def _taken(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Taken]:
         """What their holders need to know, read for all of them at once."""
-        states = await self.journal.slices([item.run_id for item in taken])
+        # Siblings of one workflow show the same run.
+        states = await self.journal.slices(list(dict.fromkeys(item.run_id for item in taken)))
         held = [(item, state.work[item.key]) for item in taken if (state := states[item.run_id]).work.get(item.key)]
         inputs, unreadable = await self._inputs(
             [(item.run_id, work.input_rev) for item, work in held if work.input_rev]
