@@ -13,6 +13,7 @@ from holdfast.errors import (
     RunCancelled,
     RunFailed,
     StorageError,
+    ToolFailed,
 )
 from holdfast.executor import TickResult
 from holdfast.facade import AdvanceResult, Holdfast
@@ -81,6 +82,7 @@ __all__ = [
     "StepFailed",
     "StorageError",
     "TickResult",
+    "ToolFailed",
     "Wait",
     "Workflow",
     "check_flow",

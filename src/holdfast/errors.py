@@ -6,6 +6,7 @@
     ├── NotFound         no such run, revision or session for this caller
     ├── RunFailed        a run that someone waits for did not end well
     │   └── RunCancelled
+    ├── ToolFailed       a tool failed, or nobody can tell whether it ran
     ├── InvalidEntry     the journal holds, or was offered, an entry that cannot be read
     ├── InvalidValue     a value or an id that cannot be stored
     ├── StorageError     a scoped-storage call broke its rules
@@ -60,6 +61,12 @@ class RunCancelled(RunFailed):
     """The run that was waited for was cancelled."""
 
     code = "run_cancelled"
+
+
+class ToolFailed(HoldfastError):
+    """A tool may or may not have run, and its policy, or a person, decided that it counts as failed."""
+
+    code = "tool_failed"
 
 
 class InvalidEntry(HoldfastError):

@@ -14,6 +14,7 @@ from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, R
 from holdfast.handlers.context import BlockingContext
 from holdfast.handlers.threads import in_thread
 from holdfast.handlers.ticks import check_begun
+from holdfast.handlers.tools import Asked
 from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
 from holdfast.journal import Executed
 from holdfast.protocol import commands, facts
@@ -71,13 +72,17 @@ class Executor:
         claim = taken.claim
         beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, hash_token(claim.token))
         hold = Hold(beat, lease_us, since, every_s=every_s)
-        tick = ClaimedTick(self._runs.journal, taken.state, hold, _signal(taken))
+        tick = ClaimedTick(self._runs.journal, taken.state, hold, _signal(taken), self._runs.audit)
         self._pulse.keep(hold)
         try:
             outcome, raised = await self._handle(taken, tick)
             return await _to_its_end(self._settle(tick, outcome, keep_staged=not raised))
         except LeaseLost:
             # Another worker has the run or will have it; nothing that this tick staged is kept.
+            return None
+        except Asked:
+            # A person decides how it goes on; until then the run is theirs, and this tick was none.
+            await self._release(tick)
             return None
         except asyncio.CancelledError:
             await asyncio.shield(self._release(tick))
@@ -131,7 +136,12 @@ class Executor:
             return _outcome(work.result()), False
         except asyncio.CancelledError:
             return self._stopped(tick.hold), True
+        except Asked:
+            raise
         except BaseException as error:
+            if isinstance(error, BaseExceptionGroup) and error.subgroup(Asked) is not None:
+                # A handler's own task group wrapped it up.
+                raise Asked(str(error)) from error
             if isinstance(error, LeaseLost):
                 # Ours, unless the handler spoke for another claim.
                 tick.hold.check()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from itertools import groupby
+
 import msgspec
 
+from holdfast.audit.statements import AnyFact, fact_of
 from holdfast.errors import NotFound
 from holdfast.identity import check_id
 from holdfast.invariants import (
     Problem,
     RunSnapshot,
     SharedWrite,
+    call_rows,
+    calls_are_recorded,
     catalog_is_complete,
+    check_facts,
     check_run,
     check_thread,
     handoffs_are_open,
@@ -29,10 +36,11 @@ from holdfast.journal.rows import all_rows
 from holdfast.protocol import catalog
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
-from holdfast.store import Row
+from holdfast.store import FACTS, Row
 from holdfast.store.types import Rejected
 
 PAGE = 500
+FACTS_PAGE = 5_000
 REBUILDS_MAX = 10
 _HEADS = "SELECT run_id, session_id, lane FROM {s}lane_tickets WHERE held = 1 ORDER BY run_id"
 _STARTED = "SELECT user_id, name, last_run_id FROM {s}schedules WHERE last_run_id IS NOT NULL ORDER BY user_id, name"
@@ -63,6 +71,7 @@ class _Survey:
 
     def add(self, seen: RunSnapshot) -> None:
         self.problems += check_run(seen)
+        self.problems += calls_are_recorded(seen)
         self.rows += seen.stored.tables["runs"]
         if seen.whole is None:
             return
@@ -96,6 +105,8 @@ async def fsck(journal: Journal, run_id: str | None = None, *, user_id: str | No
         gone = await journal.store.gone_among([run_id for _, _, run_id in started])
         survey.problems += started_windows_have_runs(started, [*run_ids, *gone])
         survey.problems += await _check_free_threads(journal)
+        for table in FACTS:
+            survey.problems += await _check_audit(journal, table)
     return FsckReport(not survey.problems, len(run_ids), tuple(survey.problems))
 
 
@@ -119,6 +130,50 @@ async def _check_free_threads(journal: Journal) -> list[Problem]:
     return problems
 
 
+async def _check_audit(journal: Journal, table: str) -> list[Problem]:
+    problems: list[Problem] = []
+    async for key, facts in _facts_by_key(journal, table):
+        where = f"{table}:{'/'.join(key)}"
+        if check_facts(where, facts):
+            # Pages are no snapshot: a key that was forgotten between two of them is looked at once more, alone.
+            problems += check_facts(where, await _facts_of(journal, table, key))
+    return problems
+
+
+async def _facts_by_key(journal: Journal, table: str) -> AsyncIterator[tuple[tuple[str, ...], list[AnyFact]]]:
+    """Every key of the table with all its facts in order, read page by page."""
+    names, key = FACTS[table].names, FACTS[table].key
+    width = len(key) - 2
+    begin, places = (*("",) * width, -1, 0), ", ".join(f"${place}" for place in range(1, len(key) + 1))
+    text = f"""
+        SELECT {", ".join(names)} FROM {{s}}{table}
+        WHERE ({", ".join(key)}) > ({places})
+        ORDER BY {", ".join(key)}
+        LIMIT {FACTS_PAGE}
+    """
+    held: list[Row] = []
+    while page := await journal.store.fetch(text, *begin):
+        begin = page[-1][: len(key)]
+        rows = held + page
+        # The last key of a full page may go on in the next one.
+        held = [row for row in rows if row[:width] == begin[:width]] if len(page) == FACTS_PAGE else []
+        for found, group in groupby(rows[: len(rows) - len(held)], key=lambda row: tuple(row[:width])):
+            yield found, _typed(table, list(group))
+    if held:
+        yield tuple(held[0][:width]), _typed(table, held)
+
+
+async def _facts_of(journal: Journal, table: str, key: tuple[str, ...]) -> list[AnyFact]:
+    same = " AND ".join(f"{name} = ${place}" for place, name in enumerate(FACTS[table].key[:-2], start=1))
+    names = ", ".join(FACTS[table].names)
+    text = f"SELECT {names} FROM {{s}}{table} WHERE {same} ORDER BY validity, asserted"
+    return _typed(table, await journal.store.fetch(text, *key))
+
+
+def _typed(table: str, rows: list[Row]) -> list[AnyFact]:
+    return [fact for row in rows if (fact := fact_of(table, row)) is not None]
+
+
 async def rebuild(journal: Journal, run_id: str | None = None, *, user_id: str | None = None) -> FsckReport:
     """Put the rows right that disagree with the journal, then check.
 
@@ -140,13 +195,23 @@ async def _rebuild_run(journal: Journal, run_id: str) -> bool:
     for _ in range(REBUILDS_MAX):
         # Again, because rows that someone wrote meanwhile may have been replaced by older ones.
         seen = await _look(journal, run_id)
-        if seen.whole is None or not rows_disagree(seen) or not journal_is_sound(seen):
+        if seen.whole is None or not journal_is_sound(seen):
+            return True
+        await _rebuild_calls(journal, seen)
+        if not rows_disagree(seen):
             return True
         try:
             await journal.store.replace_rows(run_id, all_rows(seen.whole))
         except Rejected:
             return False
     return True
+
+
+async def _rebuild_calls(journal: Journal, seen: RunSnapshot) -> None:
+    """Put back the audit facts that the run's entries are. What they do not tell is left for people to look at."""
+    lost = set(call_rows(seen)) - set(seen.stored.tables["tool_calls"])
+    if lost:
+        await journal.store.put_facts([("tool_calls", row) for row in sorted(lost, key=repr)])
 
 
 async def _rebuild_heads(journal: Journal) -> None:

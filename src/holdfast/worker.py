@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,10 +15,11 @@ from holdfast.executor import Executor, TickResult
 from holdfast.identity import check_id, new_id
 from holdfast.journal.schedules import TOPIC as SCHEDULES
 from holdfast.protocol.values import whole_number
+from holdfast.redaction import logger
 from holdfast.runtime import Upkeep
 from holdfast.runtime.claims import Taken
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 IDLE_FIRST_S = 0.02
 IDLE_MAX_S = 1.0

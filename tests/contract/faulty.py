@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from holdfast import Holdfast
-from holdfast.store import Append, Beat, Beaten, Claimed, ClaimRequest, Member, Row, Slice, SliceRequest
-from holdfast.store.database import Database, LockedPlan, OnHint
+from holdfast.store import Append, Beat, Beaten, Claimed, ClaimRequest, FactKey, Member, Row, Slice, SliceRequest
+from holdfast.store.database import Database, LockedPlan, OnHint, RecordPlan
 from holdfast.store.types import Busy, Mark, OutcomeUnknown, Rejected, Written
 
 T = TypeVar("T")
@@ -114,6 +114,9 @@ class FaultyDatabase:
     async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]:
         return await self._call("append", lambda: self.real.append(appends, commit_id))
 
+    async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
+        await self._call("record", lambda: self.real.record(keys, plan, commit_id))
+
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         return await self._call("landed", lambda: self.real.landed(marks, commit_id))
 
@@ -180,6 +183,6 @@ def with_faults(holdfast: Holdfast) -> FaultyDatabase:
     """Put a faulty database under a runtime, open or not."""
     store = holdfast._store
     faulty = FaultyDatabase(store._database)
-    for floor in (store, store.claimer, store.committer, store.appender, store.hints):
+    for floor in (store, store.claimer, store.committer, store.appender, store.recorder, store.hints):
         floor._database = faulty
     return faulty

@@ -399,3 +399,26 @@ async def rebuild(stage: Stage) -> None:
         report = await stage.through.rebuild(claim.run_id)
     assert (report.ok, report.runs_checked) == (True, 1)
     assert await stage.kinds(claim.run_id) == ["run_created", "attempt_claimed"]
+
+
+@method(commits=False)
+async def record_turn(stage: Stage) -> None:
+    said = {"message_id": "m", "kind": "user", "content": "hello", "thread_id": stage.name}
+    with stage.cut():
+        validity = await stage.through.audit.upsert_conversation_turn(stage.name, **said)
+    (turn,) = await stage.beside.audit.list_conversation_since(thread_id=stage.name)
+    assert turn.validity == validity
+    facts = await stage.beside.audit.raw_query("SELECT count(*) FROM {s}turns WHERE id = $1", [stage.name])
+    assert facts == [(1,)]
+
+
+@method(commits=False)
+async def record_transaction(stage: Stage) -> None:
+    tx = stage.through.audit.transaction()
+    await tx.record_tool_call_requested(stage.name, "a", tool_name="t", parent_id=stage.name)
+    await tx.record_tool_call_requested(stage.name, "b", tool_name="t", parent_id=stage.name)
+    with stage.cut():
+        await tx.commit()
+    calls = await stage.beside.audit.list_tool_calls_by_parent(stage.name)
+    assert len({request.validity for request, _ in calls}) == 1
+    assert sorted(request.call_id for request, _ in calls) == ["a", "b"]

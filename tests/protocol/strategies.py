@@ -58,12 +58,17 @@ SMALL_VALUES = (None, 0, False, "", "x", {"a": [1]})
 POOLS: dict[str, tuple[Any, ...]] = {
     "action": ("resume", "approve", "reject", "expire", "shrug"),
     "actor": (None, "ann"),
+    "args": SMALL_VALUES,
+    "args_sha256": ("a",),
+    "arguments_json": (None, "1"),
     "at_rev": (0, 3),
     "attempt": (0, 1, 2),
     "awaits": ([], ["signal:a"], ["child:k1", "approval:load"]),
     "backoff_max_us": DURATIONS,
     "backoff_us": DURATIONS,
     "boundary": ("pause", "approval", "pause", "approval", "wall"),
+    "call_id": ("a",),
+    "calls": (0, 0, 1, 2),
     "child_key": ("a", "b"),
     "child_run_id": ("k1", "k2"),
     "claim_id": CLAIMS,
@@ -88,6 +93,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "irreversible": (False, True),
     "items": (0, 1, 2),
     "keep": ([], [[1, 2]]),
+    "kept": (False, True),
     "key": (None, None, "a", "b"),
     "key_digest": ("a", "b", None),
     "lane": (None, "main"),
@@ -103,8 +109,11 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "on_cancel": ("cancel", "abandon", "cancel", "shrug"),
     "outcome": ("ok", "continue", "wait", "retry", "ok", "continue", "wait", "retry", "done"),
     "outbox_id": ("o1", "o2"),
+    "outcome_json": (None, "1"),
+    "outcome_sha256": (None, "a"),
     "output": SMALL_VALUES,
     "owner_id": ("w1",),
+    "parent_id": (None, "p1"),
     "parent": (None, facts.Parent(run_id="p1", child_key="k")),
     "payload": SMALL_VALUES,
     "payload_sha": ("a",),
@@ -121,7 +130,9 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "said": ([], [[2, 3]]),
     "seq": (2, 3, 4, 5, 6),
     "session_id": ("s1",),
+    "shown": SMALL_VALUES,
     "shown_sha": (None, "a"),
+    "slot": ("|a", "|b", "load|a"),
     "signal_id": ("m1", "m2", "m3", "m4"),
     "skipped": (False, True),
     "source_run_id": ("r0",),
@@ -132,10 +143,13 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "target_space": ("mail",),
     "tick_id": CLAIMS,
     "claim_token_hash": tuple(hash_token(claim) for claim in CLAIMS),
+    "tool_key": ("a",),
+    "tries": (0, 0, 1),
     "type": ("note",),
     "until_us": (None, 0, 25, 50),
     "user_id": ("local",),
     "v": (facts.VERSION,),
+    "vendor": ("local",),
     "version": ("1",),
     "waiting": (False, True),
     "writes": (
@@ -144,13 +158,16 @@ POOLS: dict[str, tuple[Any, ...]] = {
         [facts.StorageWrite(scope="run", cleared=True), facts.StorageWrite(scope="tick", cleared=True)],
     ),
 }
-_FREE = frozenset({"data", "edited", "input", "output", "payload", "result"})
+_FREE = frozenset({"args", "data", "edited", "input", "output", "payload", "result", "shown"})
 _NULLABLE = {("run_terminal", "claim_id"), ("event", "tick_id")}
 
 
 _OF_FLOWS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("step_recorded", "name"): ("a", "@now", "@start"),
     ("step_recorded", "result"): (*SMALL_VALUES, {"version": 1, "input": None}),
+    ("tool_requested", "name"): ("search",),
+    ("tool_answered", "name"): ("search",),
+    ("tool_answered", "status"): ("completed", "failed", "idle"),
     ("step_recorded", "status"): ("done", "retry", "begun", "failed", "idle"),
     ("signal_taken", "step"): ("@receive:", "@receive:a"),
 }
@@ -221,7 +238,10 @@ def _live_wildly(moves: list[bytes]) -> list[Lived]:
 
 # What may well happen next, given what is open. Everything else happens too, only less often.
 _OFTEN = ("signal_received", "attempt_scheduled", "manual_step_paused", "child_run_started", "runnable_planned")
-_OF_HOLDERS = ("attempt_heartbeat", "event", "tick_abandoned", "run_terminal", "step_recorded", "signal_taken")
+_OF_HOLDERS = (
+    *("attempt_heartbeat", "event", "tick_abandoned", "run_terminal", "step_recorded", "signal_taken"),
+    *("tool_requested", "tool_requested", "tool_answered", "tool_answered"),
+)
 
 
 def _wild_fact(state: RunState, dice: Dice) -> Fact:

@@ -14,6 +14,17 @@ from holdfast.protocol.graphs import Graph
 from tests.protocol.builders import fence
 from tests.protocol.strategies import any_fact, law
 
+
+def tool_requested(**fields: Any) -> Fact:
+    told = {"slot": "|a", "tool_key": "k", "call_id": "k", "name": "search", "args_sha256": "s", **fields}
+    return facts.ToolRequested(**fence("c1"), **told)
+
+
+def tool_answered(**fields: Any) -> Fact:
+    told = {"slot": "|a", "call_id": "k", "name": "search", "args_sha256": "s", "status": "completed", **fields}
+    return facts.ToolAnswered(**fence("c1"), **told)
+
+
 SHOWN: list[tuple[Fact, View]] = [
     (
         facts.RunCreated(session_id="s1", clog_id="chat", input="secret"),
@@ -76,6 +87,22 @@ SHOWN: list[tuple[Fact, View]] = [
         View("step_complete", {"step_id": "charge", "status": "retrying", "error": "broken"}, "c1", 2),
     ),
     (
+        tool_requested(args={"q": 1}),
+        View("tool_call", {"tool": "search", "args": {"q": 1}, "tool_call_id": "k"}, "c1"),
+    ),
+    (
+        tool_answered(result={"token": "t"}, shown={"token": "[redacted]"}),
+        View("tool_result", {"tool": "search", "result": {"token": "[redacted]"}, "tool_call_id": "k"}, "c1"),
+    ),
+    (
+        tool_answered(status="failed", error="broken", error_kind="oops"),
+        View(
+            "tool_result",
+            {"tool": "search", "result": "broken", "tool_call_id": "k", "is_error": True, "error_kind": "oops"},
+            "c1",
+        ),
+    ),
+    (
         facts.ChildRunStarted(child_run_id="k1", clog_id="helper", child_key="k"),
         View("child_started", {"child_run_id": "k1", "clog_id": "helper"}),
     ),
@@ -135,6 +162,7 @@ HIDDEN: list[Fact] = [
     facts.TickBegun(tick_id="c1"),
     facts.EndpointCalled(tick_id="c1", clog_id="chat", method="sum"),
     facts.LaneEntered(),
+    tool_requested(tries=1),
     facts.StepRecorded(**fence("c1"), name="@now", result=1),
     facts.SignalTaken(**fence("c1"), seq=2, step="@receive:a"),
     facts.RunDeleted(),

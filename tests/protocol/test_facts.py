@@ -45,6 +45,8 @@ REQUIRED = {
     "lane_entered": set(),
     "step_recorded": {"claim_id", "claim_token_hash", "name"},
     "signal_taken": {"claim_id", "claim_token_hash", "seq", "step"},
+    "tool_requested": {"claim_id", "claim_token_hash", "slot", "tool_key", "call_id", "name", "args_sha256"},
+    "tool_answered": {"claim_id", "claim_token_hash", "slot", "call_id", "name", "args_sha256", "status"},
     "run_deleted": set(),
 }
 

@@ -113,6 +113,6 @@ def seam_under(holdfast: Holdfast) -> Seam:
     """Put a seam under an open runtime."""
     store = holdfast._store
     seam = Seam(store._database)
-    for floor in (store, store.claimer, store.committer, store.appender, store.hints):
+    for floor in (store, store.claimer, store.committer, store.appender, store.recorder, store.hints):
         floor._database = seam
     return seam

@@ -23,7 +23,7 @@ from typing import Any
 # Imported before the first child is born: forking is quick, importing is not.
 import asyncpg  # noqa: F401
 
-from holdfast import Clog, Continue, Done, Holdfast, LeaseLost, Ok
+from holdfast import Clog, Continue, Done, Holdfast, LeaseLost, Ok, ToolFailed
 from holdfast.executor import Executor
 from holdfast.handlers.ticks import ClaimedTick
 from holdfast.journal import schedules
@@ -160,7 +160,33 @@ def mailbox(diary: Diary) -> Clog:
     return clog
 
 
-CLOGS = (chores, fragile, deadly, sleepy, stubborn, mailbox)
+def spender(diary: Diary) -> Clog:
+    """Uses a tool whose process dies, the first time, after its effect and before its answer."""
+    clog = Clog("spender")
+
+    @clog.on_advance
+    async def advance(policy: str, ctx: Any) -> Any:
+        def charge(args: Any, key: str) -> str:
+            diary.note("charged", ctx.run_id, 0, key)
+            if ctx.deliveries == 1:
+                die()
+            return "receipt"
+
+        def probe(args: Any, key: str) -> str:
+            diary.note("probed", ctx.run_id, 0, key)
+            return "found"
+
+        before = await ctx.tool("look", policy, lambda args: diary.note("looked", ctx.run_id, 0, ctx.tool_key))
+        try:
+            chosen = probe if policy == "probe" else policy
+            return Done([before, await ctx.tool("charge", {"amount": 1}, charge, on_unknown=chosen)])
+        except ToolFailed as error:
+            return Done([before, error.code])
+
+    return clog
+
+
+CLOGS = (chores, fragile, deadly, sleepy, stubborn, mailbox, spender)
 
 
 def ignore_the_clock(diary: Diary) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Each module adds its commands to the app as it is imported.
-from holdfast.cli import copies, doctor, looking, orders, schedules, streams, upkeep, working
+from holdfast.cli import copies, doctor, looking, orders, schedules, streams, travel, upkeep, working
 from holdfast.cli.app import app
 
 
@@ -12,4 +12,16 @@ def main() -> None:
     app()
 
 
-__all__ = ["app", "copies", "doctor", "looking", "main", "orders", "schedules", "streams", "upkeep", "working"]
+__all__ = [
+    "app",
+    "copies",
+    "doctor",
+    "looking",
+    "main",
+    "orders",
+    "schedules",
+    "streams",
+    "travel",
+    "upkeep",
+    "working",
+]

@@ -14,6 +14,7 @@ from holdfast.cli.app import Desk, command
 from holdfast.cli.output import table
 from holdfast.errors import InvalidValue
 from holdfast.facade import AdvanceResult, Holdfast
+from holdfast.redaction import logger
 
 App = Annotated[
     str | None,
@@ -36,9 +37,9 @@ async def worker(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     async with load(app) as hf:
         working = hf.worker(queues or None, concurrency, lease_ms, drain_s)
-        logging.getLogger("holdfast").info("%s serves %s", working.owner_id, ", ".join(working.queues))
+        logger("holdfast").info("%s serves %s", working.owner_id, ", ".join(working.queues))
         await working.run()
-        logging.getLogger("holdfast").info("%s has stopped after %d ticks", working.owner_id, working.ticks)
+        logger("holdfast").info("%s has stopped after %d ticks", working.owner_id, working.ticks)
 
 
 @command()

@@ -17,12 +17,13 @@ from holdfast.flow.replay import Turns, let_others_begin
 from holdfast.handlers import ClaimedTick, Context
 from holdfast.handlers.speech import Seqs, speaker
 from holdfast.handlers.threads import call
+from holdfast.handlers.tools import Asked, OnUnknown
 from holdfast.identity import UUID, check_name, random_uuid
 from holdfast.moments import from_us, to_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.backoff import Backoff, RetryPolicy
 from holdfast.protocol.commands import ChildStart, OutboxRow, Staged
-from holdfast.protocol.flows import APPROVAL, OURS, RECEIVE, UNANSWERED
+from holdfast.protocol.flows import APPROVAL, OURS, RECEIVE, TOOL, UNANSWERED
 from holdfast.protocol.outcomes import UNSET
 from holdfast.protocol.values import clean
 from holdfast.runtime import RunInfo
@@ -40,7 +41,8 @@ _WAITING_SIGNAL = """
 class _Scope:
     """A step that is just running: what is said and staged inside it belongs to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.said: Seqs = []
         self.outbox: list[OutboxRow] = []
         self.children: list[ChildStart] = []
@@ -303,6 +305,37 @@ class FlowContext:
         await self._record(name, number, result=row.outbox_id, staged=Staged(outbox=() if is_known else (row,)))
         return row.outbox_id
 
+    @property
+    def tool_key(self) -> str | None:
+        """The key of the tool that is just running: the same however often this call is begun."""
+        return self._context.tool_key
+
+    def tool(
+        self, name: str, args: Any, fn: Callable[..., Any], *, on_unknown: OnUnknown = "retry", **options: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Run `fn(args)`, or `fn(args, key)`, through the ledger, once. In a step it belongs to the step.
+
+        Between steps a tool that fails raises `StepFailed`, now and in every replay.
+        """
+        if _scope.get() is not None:
+            return self._use_tool(name, args, fn, on_unknown=on_unknown, **options)
+        step = f"{TOOL}{check_name(name, 'name', longest=128)}"
+        # Counted where it is called, like a step.
+        number = self._memory.occurrence(step)
+
+        async def work() -> Any:
+            return await self._use_tool(name, args, fn, on_unknown=on_unknown, **options)
+
+        return self._step(step, number, work, RetryPolicy(max_attempts=1), None, irreversible=False)
+
+    async def _use_tool(self, name: str, args: Any, fn: Callable[..., Any], **options: Any) -> Any:
+        scope = _scope.get()
+        assert scope is not None
+        try:
+            return await self._tick.use_tool(name, args, fn, scope=scope.name, kept=True, **options)
+        except Asked as asked:
+            raise self._rest(f"approval:{asked.step}") from asked
+
     async def now(self) -> datetime:
         """The time when the body first came here."""
         return from_us(await self._recorded("@now", lambda now: now))
@@ -356,7 +389,7 @@ class FlowContext:
         if irreversible and self._memory.answer(name, number) is None:
             # Whoever looks after a crash must find it: what it did cannot be taken back, and may have been done.
             await self._record(name, number, status="begun", irreversible=True)
-        scope = _Scope()
+        scope = _Scope(f"{name}#{number}")
         try:
             with _inside(scope):
                 async with asyncio.timeout(timeout):

@@ -9,6 +9,7 @@ from holdfast.journal import Journal
 from holdfast.protocol import facts
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.flows import APPROVAL, TOOL
 from holdfast.protocol.state import RunState
 
 _STEPS = "SELECT name, occurrence, rev FROM {s}steps WHERE run_id = $1 ORDER BY rev"
@@ -39,7 +40,8 @@ class Memory:
 
     def __init__(self, answers: dict[tuple[str, int], Answer], ends: dict[tuple[str, str], ChildEnd]) -> None:
         self._answers = answers
-        self._unvisited = dict.fromkeys(answers)
+        # A tool asks a person only where nobody knows what became of it, which a body does not come to again.
+        self._unvisited = dict.fromkeys(where for where in answers if not where[0].startswith(f"{APPROVAL}{TOOL}"))
         self._counts: dict[str, int] = {}
         self.child_ends = ends
         """By clog and key, which a fork shares with its original; the ids of the children it does not."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from holdfast.handlers.clogs import address
 from holdfast.handlers.ticks import Tick
+from holdfast.handlers.tools import Function, OnUnknown, tool_key
+from holdfast.protocol.audit import LOCAL
 from holdfast.protocol.outcomes import UNSET
 from holdfast.runtime import RunInfo
 
@@ -82,6 +84,37 @@ class Context:
     async def outbox(self, target_space: str, payload: Any, *, key: str | None = None) -> str:
         """Stage a delivery to the outside; it leaves once the outcome is on disk. Answers its outbox id."""
         return await self._tick.enqueue(target_space, payload, key)
+
+    @property
+    def tool_key(self) -> str | None:
+        """The key of the tool that is just running: the same however often this call is begun."""
+        return tool_key.get()
+
+    async def tool(
+        self,
+        name: str,
+        args: Any,
+        fn: Function,
+        *,
+        on_unknown: OnUnknown = "retry",
+        vendor: str = LOCAL,
+        parent_id: str | None = None,
+        persist_payloads: bool | None = None,
+    ) -> Any:
+        """Run `fn(args)`, or `fn(args, key)`, through the ledger; a call that was answered is not run again.
+
+        Where a worker died between asking and answering, `on_unknown` decides: `retry` with the same key, `fail`,
+        `ask` a person, or a function of (args, key) that answers the result it found or raises.
+        """
+        return await self._tick.use_tool(
+            name,
+            args,
+            fn,
+            on_unknown=on_unknown,
+            vendor=vendor,
+            parent_id=parent_id,
+            persist_payloads=persist_payloads,
+        )
 
     async def child(self, clog_id: str, *, key: str, input: Any = UNSET, **options: Any) -> RunInfo:
         """Start a child run with the outcome; the same clog and key is the same child, however often it is asked.

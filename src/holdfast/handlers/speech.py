@@ -84,6 +84,14 @@ class Speech:
             if self._is_open and self._message_of is seqs:
                 await self._store([Said("message_end", {"message_id": self._message_id}, seqs=seqs)])
 
+    async def rest(self) -> None:
+        """Something else comes now: everything said is on disk, and so is the end of a message that is open."""
+        async with self._turn:
+            await self._store(())
+            if self._is_open:
+                end = Said("message_end", {"message_id": self._message_id}, seqs=self._message_of)
+                await self._store([end])
+
     async def last_words(self) -> list[Said]:
         """What must still be stored, with the outcome: the rest of a stream and the end of an open message."""
         self._stop_timer()

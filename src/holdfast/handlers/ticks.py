@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 from immutables import Map
 
+from holdfast.audit import Audit
 from holdfast.errors import Conflict, InvalidValue, NotFound, StorageError
 from holdfast.handlers.speech import Said, Speech, speaker
+from holdfast.handlers.tools import Function, Tools
 from holdfast.identity import check_name, new_id
 from holdfast.journal import Executed, Journal
 from holdfast.protocol import commands, facts
@@ -118,6 +120,9 @@ class Tick:
         known = await self._known_delivery(row) if key is not None else None
         return (row, False) if known is None else (msgspec.structs.replace(row, outbox_id=known), True)
 
+    async def use_tool(self, name: str, args: Any, function: Function, **options: Any) -> Any:
+        raise Conflict("a directly called endpoint uses no tools; use them in a tick of the run")
+
     def start_child(self, start: ChildStart, info: RunInfo) -> RunInfo:
         raise Conflict("a directly called endpoint starts no children; start them in a tick of the run")
 
@@ -143,9 +148,12 @@ class Tick:
 class ClaimedTick(Tick):
     """A tick of the run's own: everything it writes is fenced by its claim."""
 
-    def __init__(self, journal: Journal, state: RunState, hold: Hold, signal: ReceivedSignal | None) -> None:
+    def __init__(
+        self, journal: Journal, state: RunState, hold: Hold, signal: ReceivedSignal | None, audit: Audit
+    ) -> None:
         super().__init__(journal, state, hold.beat.claim_id)
         self.hold = hold
+        self.tools = Tools(self, audit, hold.beat.key)
         self.signal = signal
         work = state.work[hold.beat.key]
         self.attempt, self.deliveries = work.attempt, work.deliveries
@@ -181,9 +189,9 @@ class ClaimedTick(Tick):
             flow=self.is_flow,
             plan=self.plan,
         )
-        # Rows of storage, a workflow's steps, and what a flow waits for, are judged with the commit, so they must be
-        # read for it.
-        is_alone = self.key == ROOT and not (staged.storage or self.awaits or self.plan)
+        # Rows of storage, a workflow's steps, what a flow waits for, and the slots that an outcome closes are judged
+        # with the commit, so they must be read for it.
+        is_alone = self.key == ROOT and not (staged.storage or self.awaits or self.plan or self.tools.are_used)
         known = self._known if is_alone else None
         executed = await self.journal.execute(self.state.run_id, command, known=known)
         check_fence(executed, self.state.run_id)
@@ -195,9 +203,15 @@ class ClaimedTick(Tick):
         executed = await self.journal.execute(self.state.run_id, command, known=self._known if known else None)
         if executed.decision.refusal in LOST:
             check_fence(executed, self.state.run_id)
-        # Steps are never judged twice in one tick; carried along, each would make the next one dearer.
-        self._known = msgspec.structs.replace(executed.state, steps=Map())
+        # Steps are never judged twice in one tick; carried along, each would make the next one dearer. So would tools
+        # that have their answer.
+        known_tools = executed.state.tools.items()
+        tools = Map({slot: tool for slot, tool in known_tools if tool.status == "requested" and not tool.kept})
+        self._known = msgspec.structs.replace(executed.state, steps=Map(), tools=tools)
         return executed
+
+    async def use_tool(self, name: str, args: Any, function: Function, **options: Any) -> Any:
+        return await self.tools.use(name, args, function, **options)
 
     async def release(self) -> None:
         """Give the claim back as if it had never been taken."""

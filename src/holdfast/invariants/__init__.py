@@ -6,6 +6,7 @@ None of them writes.
 
 from __future__ import annotations
 
+from holdfast.invariants.facts import call_rows, calls_are_recorded, check_facts
 from holdfast.invariants.problems import Problem
 from holdfast.invariants.runs import (
     RunSnapshot,
@@ -31,7 +32,10 @@ __all__ = [
     "Problem",
     "RunSnapshot",
     "SharedWrite",
+    "call_rows",
+    "calls_are_recorded",
     "catalog_is_complete",
+    "check_facts",
     "check_run",
     "check_thread",
     "handoffs_are_open",

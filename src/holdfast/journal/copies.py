@@ -15,6 +15,7 @@ from holdfast.journal.rows import all_rows, shared_rows
 from holdfast.protocol import facts
 from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.ledger import audit_row
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import is_accepted_write
 from holdfast.store import Entry, Row, Store
@@ -83,13 +84,17 @@ async def restore(store: Store[RunState], entries: Sequence[Entry]) -> str:
         return run_id
     state = RunState(run_id=run_id)
     shared: dict[str, Row | None] = {}
+    calls: list[Row] = []
     copied = max((entry.rev for entry in entries if entry.kind == facts.RunForked.kind), default=0)
     for entry in entries:
         fact = fact_of(entry)
         before, state = state, evolve(state, fact, entry.at)
         if entry.rev > copied and is_accepted_write(fact, before, state):
             shared |= shared_rows(state, fact, entry.rev)
-    tables = {**all_rows(state), "shared_storage": [row for row in shared.values() if row is not None]}
+        if entry.rev > copied:
+            calls += filter(None, [audit_row(before, fact, state, entry.at)])
+    written = [row for row in shared.values() if row is not None]
+    tables = {**all_rows(state), "shared_storage": written, "tool_calls": calls}
     await _write(store, run_id, entries, tables)
     return run_id
 

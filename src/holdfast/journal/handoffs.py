@@ -6,7 +6,6 @@ ever has to lock a second run. Delivery is at once; the sweep finds what a crash
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -19,9 +18,10 @@ from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
+from holdfast.redaction import logger
 from holdfast.store import Store
 
-log = logging.getLogger("holdfast.journal")
+log = logger("holdfast.journal")
 
 
 class Carrier(Protocol):

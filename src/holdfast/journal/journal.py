@@ -29,6 +29,7 @@ from holdfast.journal.entries import (
     proved,
 )
 from holdfast.journal.planner import Executed, Limits, RunPlanner, member, plan_command, plan_facts, request_for
+from holdfast.journal.redacting import redacted
 from holdfast.protocol import catalog, facts
 from holdfast.protocol.commands import Command, Create
 from holdfast.protocol.decisions import Decision
@@ -36,6 +37,7 @@ from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import Fact, WorkflowStarted
 from holdfast.protocol.state import PENDING, UNKNOWN, RunState, Work
 from holdfast.protocol.values import canonical, clean, digest, whole_number
+from holdfast.redaction import Redaction
 from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Statement, Store
 
 P = TypeVar("P")
@@ -55,11 +57,16 @@ class Journal:
     """One append-only journal. Threads of runs are folded and indexed as they grow; others are just kept."""
 
     def __init__(
-        self, store: Store[RunState], limits: Limits | None = None, notifier: wakeups.Notifier | None = None
+        self,
+        store: Store[RunState],
+        limits: Limits | None = None,
+        notifier: wakeups.Notifier | None = None,
+        redaction: Redaction | None = None,
     ) -> None:
         self._store = store
         self._limits = limits or Limits()
         self._notifier = notifier
+        self._redaction = redaction or Redaction()
         self._deliveries: set[asyncio.Task[None]] = set()
 
     @property
@@ -164,6 +171,7 @@ class Journal:
         """
         check_id(run_id, "run_id")
         check_command(command)
+        command = redacted(command, self._redaction)
         request = request_for(run_id, command)
         intention = Intention(
             request=request,
@@ -187,8 +195,9 @@ class Journal:
         """Create many runs in one commit, all or none. Keys and ids must be free."""
         await self._check_unused([run_id for run_id, _ in creations])
         members, states = [], []
-        for run_id, command in creations:
-            check_command(command)
+        for run_id, given in creations:
+            check_command(given)
+            command = redacted(given, self._redaction)
             # Several of one lane may come together, so none enters before all of them stand in it.
             before = RunState(run_id=run_id, lane_head=UNKNOWN)
             plan = plan_command(command, self._limits)(before, 0, PENDING)

@@ -19,6 +19,7 @@ from holdfast.protocol.commands import (
     Create,
     RecordStep,
     Recover,
+    Resolve,
     Settle,
     TakeSignal,
 )
@@ -29,8 +30,10 @@ from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import RECEIVE
 from holdfast.protocol.graphs import map_of
 from holdfast.protocol.lanes import its_turn
+from holdfast.protocol.ledger import audit_row
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import SHARED, ClogWrites, is_accepted_write
+from holdfast.protocol.tools import AnswerTool, RequestTool
 from holdfast.protocol.values import canonical
 from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Row, Slice, SliceRequest, Statement
 
@@ -122,6 +125,8 @@ def _step_name(command: Command) -> str:
             return name
         case TakeSignal(name=name):
             return f"{RECEIVE}{name or ''}"
+        case RequestTool(slot=slot) | AnswerTool(slot=slot):
+            return slot
         case _:
             return ""
 
@@ -174,12 +179,19 @@ def plan_command(
             entries=entries,
             fences=_fences(command) if fenced and _holds_already(state, command) else [],
             changes=_more_rows(state, decision, closes if entries else None, at),
-            statements=list(command.statements) if isinstance(command, RecordStep) and fenced else [],
+            statements=_statements(command, decision) if fenced or isinstance(command, Resolve) else [],
             guard=guard,
             answer=decision,
         )
 
     return plan
+
+
+def _statements(command: Command, decision: Decision) -> list[Statement]:
+    """What commits with this command, if it is carried out at all."""
+    if isinstance(command, RecordStep | Resolve) and decision.refusal is None and decision.facts:
+        return list(command.statements)
+    return []
 
 
 def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None) -> PlanFunction:
@@ -196,11 +208,13 @@ def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None)
             raise InvalidEntry(f"run:{state.run_id} does not exist; its first entry must be a run_created")
         after = state
         shared: dict[str, Row | None] = {}
+        calls: list[Row] = []
         for fact, _ in given:
             before, after = after, evolve(after, fact, at)
             if is_accepted_write(fact, before, after):
                 shared |= rows.shared_rows(after, fact, after.rev)
-        changed = Changes(puts={}, drops={})
+            calls += filter(None, [audit_row(before, fact, after, at)])
+        changed = Changes(puts={"tool_calls": calls} if calls else {}, drops={})
         _share(changed, shared)
         return Plan(after=after, entries=[entry for _, entry in given], changes=changed)
 
@@ -234,6 +248,9 @@ def _more_rows(state: RunState, decision: Decision, closes: tuple[str, str] | No
             shared |= rows.shared_rows(state, fact, rev)
         elif isinstance(fact, facts.OutboxEnqueued):
             changed.puts.setdefault("outbox", []).append(_outbox_row(state, fact, at))
+        elif isinstance(fact, facts.ToolRequested | facts.ToolAnswered):
+            calls = filter(None, [audit_row(state, fact, evolve(state, fact, at), at)])
+            changed.puts.setdefault("tool_calls", []).extend(calls)
     _share(changed, shared)
     if decision.handoffs:
         changed.puts["handoffs"] = [

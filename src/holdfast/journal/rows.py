@@ -22,6 +22,7 @@ from holdfast.protocol.state import (
     Stored,
     Tick,
     Ticket,
+    Tool,
     Work,
 )
 from holdfast.protocol.storage import SHARED, name_of
@@ -59,6 +60,7 @@ def open_state(run_id: str, seen: Slice) -> RunState:
         resumable=bool(run["resumable"]),
         flow=bool(run["flow"]),
         undoing=bool(run["undoing"]),
+        tools=Map({row["slot"]: _tool(row) for row in seen.tools}),
         steps=Map({(row["name"], row["occurrence"]): _step(row) for row in seen.steps}),
         boundary=_boundary(run),
         created_digest=seen.first_digest or "",
@@ -207,6 +209,12 @@ def _step_row(state: RunState, item: tuple[tuple[str, int], Step]) -> Row:
     return (state.run_id, *where, step.rev, step.status, step.attempt)
 
 
+def _tool_row(state: RunState, tool: Tool) -> Row:
+    called = (tool.tool_key, tool.name, tool.args_sha256, tool.vendor, tool.parent_id)
+    stands = (tool.status, tool.rev, tool.asked_at, tool.tries, tool.calls, int(tool.kept))
+    return (state.run_id, tool.slot, *called, *stands)
+
+
 def _stored_row(state: RunState, item: tuple[tuple[str, str, str], Stored]) -> Row:
     where, stored = item
     return (state.run_id, *where, stored.rev, stored.at, canonical(stored.value))
@@ -346,10 +354,11 @@ _TABLES: dict[str, tuple[Callable[[RunState], Iterable[Any]], _Make]] = {
     "anomalies": (lambda state: state.anomalies.values(), _refusal_row),
     "keys": (_all_keys, lambda _, row: cast(Row, row)),
     "steps": (lambda state: state.steps.items(), _step_row),
+    "tools": (lambda state: state.tools.values(), _tool_row),
     "run_storage": (lambda state: state.storage.items(), _stored_row),
     "lane_tickets": (lambda state: filter(None, [state.ticket]), _ticket_row),
 }
-_COLLECTIONS = ("work", "ticks", "signals", "children", "runnables", "anomalies")
+_COLLECTIONS = ("work", "ticks", "signals", "children", "runnables", "anomalies", "tools")
 
 
 def _work(row: dict[str, Any], clog_id: str) -> Work:
@@ -404,6 +413,11 @@ def _ranges(text: str) -> tuple[tuple[int, int], ...]:
 
 def _step(row: dict[str, Any]) -> Step:
     return Step(rev=row["rev"], status=row["status"], attempt=row["attempt"])
+
+
+def _tool(row: dict[str, Any]) -> Tool:
+    names = ("slot", "tool_key", "name", "args_sha256", "vendor", "parent_id", "status", "rev", "asked_at")
+    return Tool(**{name: row[name] for name in (*names, "tries", "calls")}, kept=bool(row["kept"]))
 
 
 def _refusal(row: dict[str, Any]) -> Refusal:

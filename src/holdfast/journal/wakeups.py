@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -12,8 +11,9 @@ from holdfast.protocol import facts
 from holdfast.protocol.commands import Command, NoteWakeup
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState, Work
+from holdfast.redaction import logger
 
-log = logging.getLogger("holdfast.notifier")
+log = logger("holdfast.notifier")
 PATIENCE_S = 5.0
 
 Notifier = Callable[[str, Sequence[str]], Awaitable[Any]]

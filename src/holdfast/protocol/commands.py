@@ -148,7 +148,10 @@ class Pause(Command, frozen=True, kw_only=True):
 
 
 class Resolve(Command, frozen=True, kw_only=True):
-    """Close the open boundary. `step=None` means whichever is open, `seen_rev` how much of the run was seen."""
+    """Close the open boundary. `step=None` means whichever is open, `seen_rev` how much of the run was seen.
+
+    `statements` commit with it: what else the answer decides.
+    """
 
     action: str
     step: str | None = None
@@ -156,6 +159,7 @@ class Resolve(Command, frozen=True, kw_only=True):
     comment: str | None = None
     edited: Any = None
     seen_rev: int | None = None
+    statements: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     repaired: bool = False
 
 

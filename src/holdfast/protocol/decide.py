@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.protocol import commands, facts
+from holdfast.protocol import commands, facts, tools
 from holdfast.protocol.commands import Command
 from holdfast.protocol.decisions import Decision, Handoff, capped, claimed_rev, end, kept, lost_fence, refuse
 from holdfast.protocol.evolve import ACTIONS, BEGUN
@@ -467,6 +467,8 @@ _DECIDERS: dict[type[Command], Callable[[RunState, Any, int], Decision]] = {
     commands.FinishChild: _finish_child,
     commands.RecordStep: _record_step,
     commands.TakeSignal: _take_signal,
+    tools.RequestTool: tools.request,
+    tools.AnswerTool: tools.answer,
     commands.OpenBoundary: _open_boundary,
     commands.ExpireBoundary: _expire_boundary,
     commands.BeginTick: _begin_tick,

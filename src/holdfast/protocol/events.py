@@ -75,10 +75,28 @@ def _of_people_and_steps(fact: Fact) -> View | None:
             return View("step_complete", data, fact.claim_id)
         case facts.CompensationBegun():
             return View("compensation_begun", {"step_id": fact.step})
+        case facts.ToolRequested():
+            return _called(fact)
+        case facts.ToolAnswered():
+            return _answered(fact)
         case facts.StepRecorded() if not fact.name.startswith(OURS):
             return _recorded(fact)
         case _:
             return None
+
+
+def _called(fact: facts.ToolRequested) -> View | None:
+    """A call that is begun again is the same call."""
+    data = {"tool": fact.name, "args": fact.args, "tool_call_id": fact.call_id}
+    return View("tool_call", data, fact.claim_id) if fact.tries == 0 else None
+
+
+def _answered(fact: facts.ToolAnswered) -> View:
+    result = fact.result if fact.shown is None else fact.shown
+    data: dict[str, Any] = {"tool": fact.name, "result": result, "tool_call_id": fact.call_id}
+    if fact.status == "failed":
+        data |= {"result": fact.error, "is_error": True, "error_kind": fact.error_kind}
+    return View("tool_result", data, fact.claim_id)
 
 
 def _recorded(fact: facts.StepRecorded) -> View:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from immutables import Map
 from msgspec.structs import replace
 
-from holdfast.protocol import facts, runnables
+from holdfast.protocol import facts, ledger, runnables
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import APPROVAL, STATUSES, awaited, is_satisfied, record, take, wake
 from holdfast.protocol.judging import close_tick, judge_claim, judge_fence, judge_repeat, judge_result, refuse
@@ -144,6 +144,7 @@ def _settled(state: RunState, fact: facts.TickSettled, at: int) -> RunState:
     state = replace(close_tick(state, fact.claim_id, fact.outcome, fact.result_digest), flow=state.flow or fact.flow)
     if fact.outcome == "retry":
         return _try_again(state, work, fact, at)
+    state = ledger.close(state, ROOT)
     state = replace(_consume(state, fact.claim_id), last_error=None, error_kind=None, wake_at=None)
     return _deliver_mail(_rest(state, replace(work, attempt=0), fact, at), at)
 
@@ -231,6 +232,7 @@ def _end(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:
     for work in state.work.values():
         if work.claim and work.claim.claim_id != fact.claim_id:
             state = close_tick(state, work.claim.claim_id, "fenced")
+    state = ledger.close(state)
     done = fact.status == "done"
     attempt = state.attempt + 1 if fact.outcome == "retry" else state.attempt
     return replace(
@@ -370,7 +372,7 @@ def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
         state = replace(state, children=Map(finished), child_ids=Map(names))
     if state.ticket and (state.ticket.held or state.ticket.at != at):
         state = replace(state, ticket=None)
-    return replace(state, parent_run_id=None, created_key=None, ticks=Map())
+    return ledger.of_fork(replace(state, parent_run_id=None, created_key=None, ticks=Map()))
 
 
 def _stored(state: RunState, fact: facts.StorageWritten, at: int) -> RunState:
@@ -432,6 +434,21 @@ def _signal_taken(state: RunState, fact: facts.SignalTaken, at: int) -> RunState
     return take(state, fact)
 
 
+def _tool_requested(state: RunState, fact: facts.ToolRequested, at: int) -> RunState:
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
+    return refuse(state, fact, refusal) if refusal else ledger.ask(state, fact, at)
+
+
+def _tool_answered(state: RunState, fact: facts.ToolAnswered, at: int) -> RunState:
+    refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
+    known = state.tools.get(fact.slot)
+    if refusal or known is None or fact.status not in ledger.ANSWERS:
+        return refuse(state, fact, refusal or "malformed_entry")
+    if known.status != "requested":
+        return state if known.status == fact.status else refuse(state, fact, "conflicting_completion")
+    return ledger.settle(state, fact)
+
+
 def _deleted(state: RunState, fact: facts.RunDeleted, at: int) -> RunState:
     """Only what is over can be deleted: nobody's work, parent or lane is left behind."""
     return replace(state, deleted=True) if state.terminal else refuse(state, fact, "malformed_entry")
@@ -483,6 +500,8 @@ _HANDLERS: dict[type[Fact], Callable[[RunState, Any, int], RunState]] = {
     facts.LaneEntered: _lane_entered,
     facts.StepRecorded: _step_recorded,
     facts.SignalTaken: _signal_taken,
+    facts.ToolRequested: _tool_requested,
+    facts.ToolAnswered: _tool_answered,
     facts.RunDeleted: _deleted,
 }
 

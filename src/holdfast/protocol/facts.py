@@ -436,6 +436,52 @@ class SignalTaken(Fenced, frozen=True, kw_only=True):
     occurrence: Count = 0
 
 
+class ToolRequested(Fenced, frozen=True, kw_only=True):
+    """A tool is about to run. Until it is answered nobody can tell whether it did.
+
+    `calls` numbers the calls of its slot, `tries` how often this one was begun again; `args` is what people see of the
+    arguments, `arguments_json` what the audit keeps of them.
+    """
+
+    kind: ClassVar[str] = "tool_requested"
+    slot: str
+    tool_key: str
+    call_id: str
+    name: str
+    args_sha256: str
+    args: Any = None
+    arguments_json: str | None = None
+    vendor: str = "local"
+    parent_id: str | None = None
+    calls: Count = 0
+    tries: Count = 0
+    kept: bool = False
+
+
+class ToolAnswered(Fenced, frozen=True, kw_only=True):
+    """A tool has `completed` or `failed`. Work that is done again gets this answer; `said` stays said.
+
+    `shown` is what people see of a result that holds secrets.
+    """
+
+    kind: ClassVar[str] = "tool_answered"
+    slot: str
+    call_id: str
+    name: str
+    args_sha256: str
+    vendor: str = "local"
+    parent_id: str | None = None
+    status: str
+    result: Any = None
+    shown: Any = None
+    outcome_sha256: str | None = None
+    outcome_json: str | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    said: list[list[int]] = []
+    repaired: bool = False
+
+
 class RunDeleted(Fact, frozen=True, kw_only=True):
     """The run is hidden from everyone but the readers of this thread."""
 
@@ -477,6 +523,8 @@ KINDS: dict[str, type[Fact]] = {
         LaneEntered,
         StepRecorded,
         SignalTaken,
+        ToolRequested,
+        ToolAnswered,
         RunDeleted,
     )
 }

@@ -23,6 +23,7 @@ OURS = "@"
 """What the names of the library's own steps begin with."""
 RECEIVE = "@receive:"
 APPROVAL = "@approval:"
+TOOL = "@tool:"
 
 
 def awaited(signal_name: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.protocol import facts
+from holdfast.protocol import facts, ledger
 from holdfast.protocol.facts import ROOT
 from holdfast.protocol.graphs import item_key
 from holdfast.protocol.judging import close_tick, judge_result, refuse
@@ -81,6 +81,7 @@ def completed(state: RunState, fact: facts.AttemptCompleted, at: int) -> RunStat
     verdict = judge_result(state, fact, at)
     if verdict:
         return state if verdict == "repeat" else refuse(state, fact, verdict)
+    state = ledger.close(state, fact.runnable_key)
     state = close_tick(state, fact.claim_id, "completed", fact.result_digest).without_work(fact.runnable_key)
     done = replace(
         runnable, status="completed", result_digest=fact.result_digest, result_rev=state.rev, skipped=fact.skipped
@@ -127,7 +128,8 @@ def failed(state: RunState, fact: facts.AttemptFailed, at: int) -> RunState:
         visible_at = at + fact.retry_delay_us
         again = replace(work, claim=None, attempt=work.attempt + 1, deliveries=0, visible_at=visible_at, waiting=False)
         return _with_runnable(state, replace(runnable, status="retry_scheduled")).with_work(again)
-    state = _with_runnable(state.without_work(work.key), replace(runnable, status="failed", result_rev=state.rev))
+    state = ledger.close(state.without_work(work.key), work.key)
+    state = _with_runnable(state, replace(runnable, status="failed", result_rev=state.rev))
     group = state.runnables.get(runnable.map_key)
     if group is None or group.status == "failed":
         return state
@@ -149,6 +151,7 @@ def rested(state: RunState, fact: facts.TickSettled, at: int) -> RunState:
         visible_at=visible_at,
         waiting=fact.outcome == "wait",
     )
+    state = ledger.close(state, fact.runnable_key)
     return close_tick(state, fact.claim_id, fact.outcome, fact.result_digest).with_work(work)
 
 

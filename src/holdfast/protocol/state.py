@@ -107,6 +107,23 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
 
 
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a tool was asked for. `kept` survives the outcome of a tick."""
+
+    slot: str
+    tool_key: str
+    name: str
+    args_sha256: str
+    vendor: str
+    parent_id: str | None
+    status: str
+    rev: int
+    asked_at: int
+    tries: int = 0
+    calls: int = 0
+    kept: bool = False
+
+
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """A row of scoped storage. The revision that wrote it is its version."""
 
@@ -261,6 +278,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     keys: Map[str, KeyUse] = Map()
     anomalies: Map[tuple[str, str], Refusal] = Map()
     steps: Map[tuple[str, int], Step] = Map()
+    tools: Map[str, Tool] = Map()
     storage: Map[tuple[str, str, str], Stored] = Map()
     """Rows of run and tick scope, by (clog, tick, row); the tick is empty in run scope."""
 
@@ -328,6 +346,9 @@ def _resolve_state(state: RunState, at: int) -> RunState:
     for where, stored in state.storage.items():
         if stored.at < 0:
             state = replace(state, storage=state.storage.set(where, replace(stored, at=counted(stored.at, at))))
+    for tool in state.tools.values():
+        if tool.asked_at < 0:
+            state = replace(state, tools=state.tools.set(tool.slot, replace(tool, asked_at=counted(tool.asked_at, at))))
     for tick in state.ticks.values():
         if tick.started_at < 0:
             state = replace(

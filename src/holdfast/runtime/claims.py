@@ -20,6 +20,7 @@ from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, whole_number
+from holdfast.redaction import HIDDEN
 from holdfast.runtime.records import Claim, RunInfo
 from holdfast.runtime.runs import Runs
 from holdfast.store import Beat, Claimed, ClaimRequest
@@ -135,7 +136,7 @@ class Claims(Runs):
         return executed.first_rev
 
     async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
-        cleaned, repaired = clean_outcome(outcome)
+        cleaned, repaired = clean_outcome(_without_token(outcome, claim.token))
         plan = None if claim.runnable_key == ROOT else await self._plan(claim.run_id)
         return await self._fenced(
             claim, commands.Settle(**fence_of(claim), outcome=cleaned, repaired=repaired, plan=plan)
@@ -228,6 +229,13 @@ def check_fence(executed: Executed, run_id: str) -> None:
         raise LeaseLost(text, code=refusal)
     if refusal is not None:
         raise Conflict(f"run {run_id} refused this: {refusal}", code=refusal)
+
+
+def _without_token(outcome: Outcome, token: str) -> Outcome:
+    """A runner that tells its claim in an error must not tell its token."""
+    if isinstance(outcome, Retry | Fail) and token in str(outcome.error):
+        return msgspec.structs.replace(outcome, error=str(outcome.error).replace(token, HIDDEN))
+    return outcome
 
 
 def clean_outcome(outcome: Outcome) -> tuple[Outcome, bool]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Self
 
 from holdfast.ambient import Clock
+from holdfast.audit import Audit
+from holdfast.audit.payloads import Payloads, PersistPayloads
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.identity import check_id, check_name, new_id
 from holdfast.journal import Executed, Journal, Limits, RunPlanner
@@ -18,6 +21,7 @@ from holdfast.protocol.decisions import Decision
 from holdfast.protocol.facts import ROOT
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
+from holdfast.redaction import Redaction
 from holdfast.runtime.records import RunInfo, run_info
 from holdfast.store import Database, Store, connect
 
@@ -39,13 +43,21 @@ class Core:
         max_body_bytes: int = 8 << 20,
         grouped: bool = True,
         database: Database | None = None,
+        persist_payloads: PersistPayloads = False,
+        project_root: str | Path | None = None,
     ) -> None:
         self.lease_ms = lease_ms
         self._clock = clock
         self.queue = check_id(queue, "queue")
         used = database or connect(url, _microseconds(clock), schema=check_id(schema, "schema"))
         self._store: Store[RunState] = Store(used, RunPlanner(), grouped=grouped)
-        self.journal = Journal(self._store, Limits(max_body_bytes), notifier)
+        self.redaction = Redaction.of_environment()
+        """What is hidden from people; `redaction.hide(secret)` adds to it."""
+        self.journal = Journal(self._store, Limits(max_body_bytes), notifier, self.redaction)
+        payloads = Payloads(
+            self.redaction, persist=persist_payloads, project_root=project_root, max_bytes=max_body_bytes
+        )
+        self.audit = Audit(self._store, payloads)
         self.owner_id = f"hf-{new_id()}"
         self._user_id: str | None = None
         self._known_clogs: frozenset[str] | None = None
@@ -58,6 +70,7 @@ class Core:
 
     async def close(self) -> None:
         await self.journal.close()
+        await self.audit.close()
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -70,6 +83,7 @@ class Core:
         """The same calls for one user, to whom the ids of others are unknown. It shares what this one has opened."""
         scoped = copy.copy(self)
         scoped._user_id = check_id(user_id, "user_id")
+        scoped.audit = self.audit.as_user(user_id)
         return scoped
 
     async def get_run(self, run_id: str, as_of: int | datetime | None = None) -> RunInfo | None:

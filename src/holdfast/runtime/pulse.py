@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
 from holdfast import ambient
 from holdfast.errors import LeaseLost
 from holdfast.protocol.state import RunState
+from holdfast.redaction import logger
 from holdfast.store import Beat, Beaten, Store
 from holdfast.store.types import Rejected
 
-log = logging.getLogger("holdfast.pulse")
+log = logger("holdfast.pulse")
 
 CANCEL_POLL_S = 0.5
 MOURN_S = 0.2

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+import msgspec
+
+from holdfast.audit.boundaries import Verdict, verdict
 from holdfast.errors import Conflict, DatabaseError, InvalidValue, NotFound
 from holdfast.identity import check_id, check_name, new_id
 from holdfast.journal import Executed
@@ -18,6 +21,8 @@ from holdfast.protocol.values import clean, fingerprint
 from holdfast.runtime.core import Core
 from holdfast.runtime.creation import creation
 from holdfast.runtime.records import RunInfo, SignalReceipt, run_info
+
+VERDICTS_MAX = 5
 
 
 class Runs(Core):
@@ -198,10 +203,36 @@ class Runs(Core):
         values, repaired_values = clean(options)
         values["edited"], repaired = edited, repaired_edit or repaired_values
         keyed = _keyed(key, [action, values])
-        return await self._decided(run_id, commands.Resolve(action=action, repaired=repaired, **values, **keyed))
+        command = commands.Resolve(action=action, repaired=repaired, **values, **keyed)
+        for _ in range(VERDICTS_MAX):
+            found = await self._verdict(run_id, command)
+            try:
+                executed = await self.command(run_id, msgspec.structs.replace(command, statements=found.statements))
+            except DatabaseError as error:
+                # The proposal that this answers was decided, or proposed anew, a moment ago.
+                if not found.statements or error.code != "write_rejected":
+                    raise
+                continue
+            step = found.step(executed.at) if executed.at is not None and executed.decision.refusal is None else None
+            await self.audit.announce(*filter(None, [step]))
+            return await self._answered(run_id, command, executed)
+        raise Conflict(f"what run {run_id} asks about keeps changing; look at it again, then decide")
+
+    async def _verdict(self, run_id: str, command: commands.Resolve) -> Verdict:
+        """What the answer means for the proposal that the open question is about, if it is about one."""
+        check_id(run_id, "run_id")
+        state = (await self.journal.slices([run_id])).get(run_id) if await self.owns(run_id) else None
+        boundary = state.boundary if state else None
+        if boundary is None or boundary.kind != "approval" or not command.actor:
+            return Verdict()
+        asked = (await self.journal.facts_at([(run_id, boundary.rev)]))[run_id, boundary.rev]
+        metadata = getattr(asked, "metadata", {})
+        return await verdict(self._store, run_id, metadata, command.action, command.actor)
 
     async def _decided(self, run_id: str, command: Command) -> RunInfo:
-        executed = await self.command(run_id, command)
+        return await self._answered(run_id, command, await self.command(run_id, command))
+
+    async def _answered(self, run_id: str, command: Command, executed: Executed) -> RunInfo:
         refusal = executed.decision.refusal
         if refusal == "key_reused":
             raise _key_reused(command.key)

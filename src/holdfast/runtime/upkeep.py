@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.fsck import FsckReport, fsck, rebuild
-from holdfast.runtime.copies import Copies
 from holdfast.runtime.records import RunInfo
+from holdfast.runtime.travel import Travel
 
 
-class Upkeep(Copies):
+class Upkeep(Travel):
     """Prove, repair, recover."""
 
     async def fsck(self, run_id: str | None = None) -> FsckReport:

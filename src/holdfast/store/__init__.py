@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.store.database import Database, LockedPlan, OnHint
+from holdfast.store.database import Database, LockedPlan, OnHint, RecordPlan
+from holdfast.store.recorder import Recorded
 from holdfast.store.store import RunRows, Store, Timers, connect
-from holdfast.store.tables import INDEXES, RUNS
+from holdfast.store.tables import FACTS, INDEXES, RUNS
 from holdfast.store.types import (
+    Addition,
     Append,
     Beat,
     Beaten,
@@ -14,6 +16,7 @@ from holdfast.store.types import (
     ClaimRequest,
     Committed,
     Entry,
+    FactKey,
     Fence,
     Intention,
     Mark,
@@ -29,8 +32,10 @@ from holdfast.store.types import (
 )
 
 __all__ = [
+    "FACTS",
     "INDEXES",
     "RUNS",
+    "Addition",
     "Append",
     "Beat",
     "Beaten",
@@ -40,6 +45,7 @@ __all__ = [
     "Committed",
     "Database",
     "Entry",
+    "FactKey",
     "Fence",
     "Intention",
     "LockedPlan",
@@ -49,6 +55,8 @@ __all__ = [
     "OnHint",
     "Plan",
     "Planner",
+    "RecordPlan",
+    "Recorded",
     "Row",
     "RunRows",
     "Slice",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast import ambient
+from holdfast.redaction import logger
 from holdfast.store.committer import Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.types import Claimed, ClaimRequest, OutcomeUnknown, Rejected, Row
 
-log = logging.getLogger("holdfast.store")
+log = logger("holdfast.store")
 
 DOUBT_S = 1.0
 DAMAGED_S = 60.0

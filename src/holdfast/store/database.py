@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.store.types import (
+    Addition,
     Append,
     Beat,
     Beaten,
     Claimed,
     ClaimRequest,
+    FactKey,
     Mark,
     Member,
     Row,
@@ -21,6 +23,9 @@ from holdfast.store.types import (
 
 LockedPlan = Callable[[Slice, int], Member | None]
 """Asked under the run's lock, with the commit's own instant. None: nothing to write."""
+
+RecordPlan = Callable[[Mapping[FactKey, tuple[Row, int] | None], int], Addition]
+"""Asked while the keys are locked, with the latest fact of each, who committed it, and the clock."""
 
 OnHint = Callable[[Sequence[str]], None]
 """Told which threads and queues may have news. An empty sequence means: look at everything."""
@@ -57,6 +62,8 @@ class Database(Protocol):
     async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None: ...
 
     async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]: ...
+
+    async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None: ...
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]: ...
 

@@ -14,7 +14,8 @@ import msgspec
 
 from holdfast.errors import DatabaseError
 from holdfast.store import postgres_sql as texts
-from holdfast.store.database import LockedPlan, OnHint
+from holdfast.store import recorder
+from holdfast.store.database import LockedPlan, OnHint, RecordPlan
 from holdfast.store.migrate import Migration, pending
 from holdfast.store.postgres_hints import NOTIFY, Ear, payloads
 from holdfast.store.postgres_pool import BY_KEY, SESSION, Connections, connect, parse_url
@@ -25,6 +26,7 @@ from holdfast.store.types import (
     Busy,
     Claimed,
     ClaimRequest,
+    FactKey,
     Mark,
     Member,
     OutcomeUnknown,
@@ -174,6 +176,23 @@ class Postgres:
             lambda connection: _rows(connection, self._text(texts.APPEND), arguments), lost=OutcomeUnknown
         )
         return _written(rows)
+
+    async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
+        async def job(connection: Any) -> None:
+            # Read committed: what is read after the locks is what stands there.
+            async with connection.transaction(isolation="read_committed"):
+                for name in sorted(key.name for key in keys):
+                    await connection.fetch(self._text(texts.LOCK_SHARED), name)
+                seen = {}
+                for key in keys:
+                    text, params = recorder.latest(key, self.prefix)
+                    seen[key] = recorder.split(await _rows(connection, text, params))
+                given = self._given_now()
+                now = given if given is not None else await connection.fetchval(texts.NOW)
+                for text, params in recorder.changes(plan(seen, now), commit_id, self.prefix):
+                    await connection.fetch(text, *params)
+
+        await self._opened().exact.run(job, lost=OutcomeUnknown)
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         arguments = ([mark.thread for mark in marks], [mark.rev for mark in marks], commit_id)

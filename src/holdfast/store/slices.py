@@ -59,6 +59,8 @@ PARTS: dict[str, str] = {
         CROSS JOIN {s}runnables o
         WHERE :planner <> '' AND w.run_id = :run_id AND o.run_id = :run_id AND o.key = w.key AND o.map_key <> ''
     """,
+    # Those that the next outcome closes, and the one that is named.
+    "tools": "SELECT * FROM {s}tools WHERE run_id = :run_id AND (kept = 0 OR slot = :step)",
     "keys": "SELECT * FROM {s}keys WHERE scope = :scope AND key = :key",
     "anomalies": "SELECT * FROM {s}anomalies WHERE run_id = :run_id AND claim_id IN ('', :claim_id)",
     "handoffs": "SELECT * FROM {s}handoffs WHERE target_run_id = :run_id",
@@ -89,7 +91,7 @@ PARTS: dict[str, str] = {
 WHOLE: dict[str, str] = {
     **{
         name: f"SELECT * FROM {{s}}{name} WHERE run_id = :run_id"
-        for name in ("work", "signals", "ticks", "children", "runnables", "anomalies", "steps")
+        for name in ("work", "signals", "ticks", "children", "runnables", "anomalies", "steps", "tools")
     },
     "keys": "SELECT * FROM {s}keys WHERE run_id = :run_id AND scope = 'run:' || :run_id",
     "storage": "SELECT run_id, clog_id, tick_id, row_id, rev, at FROM {s}run_storage WHERE run_id = :run_id",

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from holdfast import ambient
 from holdfast.errors import DatabaseError
-from holdfast.store import migrate, slices
-from holdfast.store.database import LockedPlan, OnHint
+from holdfast.store import migrate, recorder, slices
+from holdfast.store.database import LockedPlan, OnHint, RecordPlan
 from holdfast.store.sqlite_files import Turnstile, check_place
 from holdfast.store.sqlite_writer import Writer, mapped
 from holdfast.store.tables import INDEXES, RUN_FIXED, RUN_MOVING, RUNS, Table, moment
@@ -25,6 +25,7 @@ from holdfast.store.types import (
     Busy,
     Claimed,
     ClaimRequest,
+    FactKey,
     Mark,
     Member,
     NewEntry,
@@ -201,6 +202,14 @@ class SQLite:
         return await self._write(
             lambda connection, now: [_append(connection, append, now, commit_id) for append in appends]
         )
+
+    async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
+        def job(connection: sqlite3.Connection, now: int) -> None:
+            seen = {key: recorder.split(_rows(connection, *recorder.latest(key, self.prefix))) for key in keys}
+            for sql, params in recorder.changes(plan(seen, now), commit_id, self.prefix):
+                connection.execute(sql, _numbered(params))
+
+        await self._write(job)
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         def job(connection: sqlite3.Connection, now: int) -> dict[Mark, int]:

@@ -16,15 +16,18 @@ from holdfast.store.claimer import Claimer
 from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
+from holdfast.store.recorder import Judge, Recorded, Recorder, changes, latest
 from holdfast.store.sqlite import SQLite
-from holdfast.store.tables import HANDOFFS, INDEXES, OUTBOX, RUNS, SHARED_STORAGE
+from holdfast.store.tables import FACTS, HANDOFFS, INDEXES, OUTBOX, RUNS, SHARED_STORAGE, TOOL_CALLS
 from holdfast.store.types import (
+    Addition,
     Beat,
     Beaten,
     Claimed,
     ClaimRequest,
     Committed,
     Entry,
+    FactKey,
     Intention,
     Mark,
     Member,
@@ -81,6 +84,7 @@ class Store(Generic[S]):
         self.committer: Committer[S] = Committer(database, planner, self._committed, grouped=grouped)
         self.claimer = Claimer(database, self.fetch)
         self.appender = Appender(database, self.hints.publish, grouped=grouped)
+        self.recorder = Recorder(database)
 
     def beside(self) -> Store[S]:
         """The same database for the event loop of another thread. Opened there, without migrating or listening."""
@@ -146,6 +150,29 @@ class Store(Generic[S]):
     async def append(self, thread: str, entries: list[NewEntry], expected_rev: int | None = None) -> int:
         """Add entries to a thread that is no run's; answer its new head, or raise `Conflict` with nothing written."""
         return await self.appender.append(thread, entries, expected_rev)
+
+    async def record(self, keys: Sequence[FactKey], judge: Judge) -> Recorded:
+        """Judge the latest facts of these keys and add what follows, in one commit."""
+        return await self.recorder.record(keys, judge)
+
+    async def put_facts(self, rows: Sequence[tuple[str, Row]]) -> None:
+        """Write facts that the journal proves, in place of what stands there under the same keys."""
+        statements: list[tuple[str, tuple[Any, ...]]] = []
+        for name, row in rows:
+            key = FACTS[name].key
+            same = " AND ".join(f"{column} = ${place}" for place, column in enumerate(key, start=1))
+            statements.append((f"DELETE FROM {{s}}{name} WHERE {same}", tuple(row[: len(key)])))
+        statements += changes(Addition(tuple(rows)), 0, "{s}")
+        await self.execute(*statements)
+
+    async def latest_facts(self, keys: Sequence[FactKey]) -> dict[FactKey, Row | None]:
+        """The latest fact of each key, as it stands now."""
+        found: dict[FactKey, Row | None] = {}
+        for key in keys:
+            text, params = latest(key, self._database.prefix)
+            rows = await self.fetch(text, *params)
+            found[key] = rows[0][:-1] if rows else None
+        return found
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         """Take due work. After a lost connection the same claim ids are asked for, so nothing is taken twice."""
@@ -450,6 +477,10 @@ class Store(Generic[S]):
         """
         await self.execute((sql, (thread, rev, at)))
 
+    def qualified(self, sql: str) -> str:
+        """A portable text for a commit's own statements: `{s}` becomes what stands before a table's name here."""
+        return self._sql(sql)
+
     def listen(self, *topics: str) -> Listener:
         return self.hints.listen(topics)
 
@@ -466,7 +497,7 @@ class Store(Generic[S]):
         for name in (RUNS.name, *(name for name in tables if name != RUNS.name)):
             columns = _columns(name)
             marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
-            known = "ON CONFLICT (name) DO NOTHING" if name == SHARED_STORAGE.name else ""
+            known = "ON CONFLICT DO NOTHING" if name in (SHARED_STORAGE.name, TOOL_CALLS.name) else ""
             sql = self._sql(f"INSERT INTO {{s}}{name} ({', '.join(columns)}) VALUES ({marks}) {known}")
             puts += [(sql, tuple(row)) for row in tables[name]]
         return puts

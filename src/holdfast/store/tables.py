@@ -1,7 +1,7 @@
 """The tables as data: names, keys, columns. Both databases build their row writes from this one description.
 
-Every table here is an index of `journal`, written in the same commit and rebuildable from it. A *moment* column
-holds microseconds; a negative one is counted from the commit's own instant (see `moment`).
+Every table here but those of `FACTS` is an index of `journal`, written in the same commit and rebuildable from it.
+A *moment* column holds microseconds; a negative one is counted from the commit's own instant (see `moment`).
 """
 
 from __future__ import annotations
@@ -234,6 +234,26 @@ STEPS = Table(
         "attempt": "int",
     },
 )
+TOOLS = Table(
+    name="tools",
+    key=("run_id", "slot"),
+    columns={
+        "run_id": "text",
+        "slot": "text",
+        "tool_key": "text",
+        "name": "text",
+        "args_sha256": "text",
+        "vendor": "text",
+        "parent_id": "text",
+        "status": "text",
+        "rev": "int",
+        "asked_at": "bigint",
+        "tries": "int",
+        "calls": "int",
+        "kept": "int",
+    },
+    moments=frozenset({"asked_at"}),
+)
 RUN_STORAGE = Table(
     name="run_storage",
     key=("run_id", "clog_id", "tick_id", "row_id"),
@@ -290,6 +310,77 @@ OUTBOX = Table(
     moments=frozenset({"next_attempt_at", "created_at"}),
     insert_only=True,
 )
+TURNS = Table(
+    name="turns",
+    key=("id", "validity", "asserted"),
+    columns={
+        "id": "text",
+        "validity": "bigint",
+        "asserted": "int",
+        "created": "bigint",
+        "digest": "text",
+        "user_id": "text",
+        "parent_id": "text",
+        "message_id": "text",
+        "kind": "text",
+        "content": "text",
+        "thread_id": "text",
+    },
+    insert_only=True,
+)
+TOOL_CALLS = Table(
+    name="tool_calls",
+    key=("request_id", "call_id", "validity", "asserted"),
+    columns={
+        "request_id": "text",
+        "call_id": "text",
+        "validity": "bigint",
+        "asserted": "int",
+        "created": "bigint",
+        "digest": "text",
+        "user_id": "text",
+        "run_id": "text",
+        "parent_id": "text",
+        "vendor": "text",
+        "tool_name": "text",
+        "args_sha256": "text",
+        "arguments_json": "text",
+        "status": "text",
+        "started_at": "bigint",
+        "ended_at": "bigint",
+        "latency_ms": "bigint",
+        "outcome_sha256": "text",
+        "outcome_json": "text",
+        "error_kind": "text",
+        "error_msg": "text",
+    },
+    moments=frozenset({"validity", "created", "started_at", "ended_at"}),
+    insert_only=True,
+)
+PROPOSALS = Table(
+    name="proposals",
+    key=("request_id", "validity", "asserted"),
+    columns={
+        "request_id": "text",
+        "validity": "bigint",
+        "asserted": "int",
+        "created": "bigint",
+        "digest": "text",
+        "user_id": "text",
+        "diffs_json": "text",
+        "confidence": "double precision",
+        "status": "text",
+        "actor": "text",
+        "decided_at": "bigint",
+        "applied_at": "bigint",
+        "commit_hash": "text",
+        "results_json": "text",
+    },
+    insert_only=True,
+)
+FACTS: dict[str, Table] = {table.name: table for table in (TURNS, TOOL_CALLS, PROPOSALS)}
+"""Tables of facts with validity. They are no index: nothing updates a row, and a row is the truth."""
+
 TOMBSTONES = Table(
     name="tombstones",
     key=("run_id",),
@@ -315,10 +406,12 @@ INDEXES: dict[str, Table] = {
         KEYS,
         HANDOFFS,
         STEPS,
+        TOOLS,
         RUN_STORAGE,
         SHARED_STORAGE,
         LANE_TICKETS,
         OUTBOX,
+        TOOL_CALLS,
         TOMBSTONES,
     )
 }

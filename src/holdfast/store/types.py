@@ -135,11 +135,12 @@ class Slice(msgspec.Struct, kw_only=True):
     shared: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     awaited: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
 
 
 _PARTS = (
     *("work", "signals", "ticks", "children", "runnables", "keys", "anomalies", "handoffs"),
-    *("tickets", "lane", "storage", "shared", "steps", "awaited"),
+    *("tickets", "lane", "storage", "shared", "steps", "awaited", "tools"),
 )
 
 
@@ -207,6 +208,25 @@ class Append(NamedTuple):
     thread: str
     entries: list[NewEntry]
     expected_rev: int
+
+
+class FactKey(NamedTuple):
+    """The key of facts with validity: the table, and the values of its key before validity and flag."""
+
+    table: str
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What is locked while a fact of this key is judged. Lengths, so that no two keys share a name."""
+        return ":".join([self.table, *(f"{len(value)}:{value}" for value in self.values)])
+
+
+class Addition(NamedTuple):
+    """Facts to add, by table, and keys to forget with every fact of theirs."""
+
+    rows: tuple[tuple[str, Row], ...] = ()
+    drops: tuple[FactKey, ...] = ()
 
 
 class ClaimRequest(NamedTuple):

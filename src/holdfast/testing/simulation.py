@@ -296,7 +296,7 @@ class _Play:
             raise SimulationFailed(self.seed, f"broken laws: {problems}", self.schedule)
 
 
-WRITES = frozenset({"write", "write_locked", "append", "execute"})
+WRITES = frozenset({"write", "write_locked", "append", "execute", "record"})
 COMMITS = WRITES | {"claim"}
 
 

@@ -13,10 +13,12 @@ from holdfast.store import (
     Claimed,
     ClaimRequest,
     Database,
+    FactKey,
     LockedPlan,
     Mark,
     Member,
     OnHint,
+    RecordPlan,
     Row,
     Slice,
     SliceRequest,
@@ -143,6 +145,9 @@ class GatedDatabase:
 
     async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]:
         return await self._carry("append", lambda: self._real.append(appends, commit_id))
+
+    async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
+        await self._carry("record", lambda: self._real.record(keys, plan, commit_id))
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         return await self._carry("landed", lambda: self._real.landed(marks, commit_id))

@@ -229,6 +229,24 @@ CREATE TABLE {s}steps (
     PRIMARY KEY (run_id, name, occurrence)
 );
 
+-- Places where a tool was asked for: open ones, and answers that the same work may come to again.
+CREATE TABLE {s}tools (
+    run_id      text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    slot        text COLLATE "C" NOT NULL,
+    tool_key    text NOT NULL,
+    name        text NOT NULL,
+    args_sha256 text NOT NULL,
+    vendor      text NOT NULL,
+    parent_id   text,
+    status      text NOT NULL,
+    rev         integer NOT NULL,
+    asked_at    bigint NOT NULL,
+    tries       integer NOT NULL,
+    calls       integer NOT NULL,
+    kept        integer NOT NULL,
+    PRIMARY KEY (run_id, slot)
+);
+
 -- Storage of run scope (tick_id = '') and of tick scope.
 CREATE TABLE {s}run_storage (
     run_id  text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
@@ -280,6 +298,84 @@ CREATE TABLE {s}outbox (
     UNIQUE (target_space, idempotency_key)
 );
 ALTER TABLE {s}outbox ADD PRIMARY KEY (outbox_id);
+
+-- Facts with validity: what was said, called and proposed, and when that held. Nothing updates a row; a snapshot is the
+-- latest fact of each key at an instant, if it is asserted. `created` is the key's first validity, on every fact of it.
+-- As with runs, primary keys come last.
+CREATE TABLE {s}turns (
+    id         text COLLATE "C" NOT NULL,
+    validity   bigint NOT NULL,
+    asserted   integer NOT NULL CHECK (asserted IN (0, 1)),
+    created    bigint NOT NULL,
+    digest     text NOT NULL,
+    user_id    text COLLATE "C" NOT NULL,
+    parent_id  text COLLATE "C",
+    message_id text COLLATE "C" NOT NULL,
+    kind       text NOT NULL CHECK (kind IN ('user', 'assistant', 'system', 'sysinfo', 'tool')),
+    content    text NOT NULL,
+    thread_id  text COLLATE "C",
+    commit_id  bigint NOT NULL DEFAULT 0
+);
+-- The first fact of each key stands for it: an edit does not move a turn.
+CREATE INDEX turns_by_time ON {s}turns (created, id) WHERE validity = created;
+CREATE INDEX turns_by_thread ON {s}turns (thread_id, created, id) WHERE validity = created;
+CREATE INDEX turns_by_message ON {s}turns (message_id, created, id) WHERE validity = created;
+ALTER TABLE {s}turns ADD PRIMARY KEY (id, validity, asserted);
+
+CREATE TABLE {s}tool_calls (
+    request_id     text COLLATE "C" NOT NULL,
+    call_id        text COLLATE "C" NOT NULL,
+    validity       bigint NOT NULL,
+    asserted       integer NOT NULL CHECK (asserted IN (0, 1)),
+    created        bigint NOT NULL,
+    digest         text NOT NULL,
+    user_id        text COLLATE "C" NOT NULL,
+    run_id         text COLLATE "C",
+    parent_id      text COLLATE "C",
+    vendor         text COLLATE "C" NOT NULL,
+    tool_name      text COLLATE "C" NOT NULL,
+    args_sha256    text NOT NULL,
+    arguments_json text,
+    status         text COLLATE "C" NOT NULL CHECK (status IN ('requested', 'completed', 'failed')),
+    started_at     bigint NOT NULL,
+    ended_at       bigint,
+    latency_ms     bigint,
+    outcome_sha256 text,
+    outcome_json   text,
+    error_kind     text,
+    error_msg      text,
+    commit_id      bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX tool_calls_by_time ON {s}tool_calls (created, request_id, call_id) WHERE validity = created;
+CREATE INDEX tool_calls_by_parent ON {s}tool_calls (parent_id, created, request_id, call_id) WHERE validity = created;
+CREATE INDEX tool_calls_by_status ON {s}tool_calls (status, validity);
+CREATE INDEX tool_calls_by_name ON {s}tool_calls (tool_name, created) WHERE validity = created;
+CREATE INDEX tool_calls_by_vendor ON {s}tool_calls (vendor, created) WHERE validity = created;
+CREATE INDEX tool_calls_by_run ON {s}tool_calls (run_id) WHERE run_id IS NOT NULL;
+ALTER TABLE {s}tool_calls ADD PRIMARY KEY (request_id, call_id, validity, asserted);
+
+CREATE TABLE {s}proposals (
+    request_id   text COLLATE "C" NOT NULL,
+    validity     bigint NOT NULL,
+    asserted     integer NOT NULL CHECK (asserted IN (0, 1)),
+    created      bigint NOT NULL,
+    digest       text NOT NULL,
+    user_id      text COLLATE "C" NOT NULL,
+    diffs_json   text NOT NULL,
+    confidence   double precision,
+    status       text COLLATE "C" NOT NULL CHECK (status IN ('pending', 'approved', 'denied', 'applied', 'reverted')),
+    actor        text,
+    decided_at   bigint,
+    applied_at   bigint,
+    commit_hash  text,
+    results_json text,
+    commit_id    bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX proposals_by_time ON {s}proposals (created, request_id) WHERE validity = created;
+CREATE INDEX proposals_by_status ON {s}proposals (status, validity);
+-- A proposal is decided once, whether by a recorder or with the answer to a run's boundary.
+CREATE UNIQUE INDEX proposals_decided ON {s}proposals (request_id) WHERE status IN ('approved', 'denied');
+ALTER TABLE {s}proposals ADD PRIMARY KEY (request_id, validity, asserted);
 
 -- Runs that are gone. Their ids are never used again.
 CREATE TABLE {s}tombstones (

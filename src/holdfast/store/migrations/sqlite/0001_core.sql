@@ -213,6 +213,24 @@ CREATE TABLE steps (
     PRIMARY KEY (run_id, name, occurrence)
 ) STRICT;
 
+-- Places where a tool was asked for: open ones, and answers that the same work may come to again.
+CREATE TABLE tools (
+    run_id      text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    slot        text NOT NULL,
+    tool_key    text NOT NULL,
+    name        text NOT NULL,
+    args_sha256 text NOT NULL,
+    vendor      text NOT NULL,
+    parent_id   text,
+    status      text NOT NULL,
+    rev         integer NOT NULL,
+    asked_at    integer NOT NULL,
+    tries       integer NOT NULL,
+    calls       integer NOT NULL,
+    kept        integer NOT NULL,
+    PRIMARY KEY (run_id, slot)
+) STRICT;
+
 -- Storage of run scope (tick_id = '') and of tick scope.
 CREATE TABLE run_storage (
     run_id  text NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
@@ -261,6 +279,83 @@ CREATE TABLE outbox (
     created_at      integer NOT NULL,
     UNIQUE (target_space, idempotency_key)
 ) STRICT;
+
+-- Facts with validity: what was said, called and proposed, and when that held. Nothing updates a row; a snapshot is the
+-- latest fact of each key at an instant, if it is asserted. `created` is the key's first validity, on every fact of it.
+CREATE TABLE turns (
+    id         text NOT NULL,
+    validity   integer NOT NULL,
+    asserted   integer NOT NULL CHECK (asserted IN (0, 1)),
+    created    integer NOT NULL,
+    digest     text NOT NULL,
+    user_id    text NOT NULL,
+    parent_id  text,
+    message_id text NOT NULL,
+    kind       text NOT NULL CHECK (kind IN ('user', 'assistant', 'system', 'sysinfo', 'tool')),
+    content    text NOT NULL,
+    thread_id  text,
+    commit_id  integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (id, validity, asserted)
+) STRICT;
+-- The first fact of each key stands for it: an edit does not move a turn.
+CREATE INDEX turns_by_time ON turns (created, id) WHERE validity = created;
+CREATE INDEX turns_by_thread ON turns (thread_id, created, id) WHERE validity = created;
+CREATE INDEX turns_by_message ON turns (message_id, created, id) WHERE validity = created;
+
+CREATE TABLE tool_calls (
+    request_id     text NOT NULL,
+    call_id        text NOT NULL,
+    validity       integer NOT NULL,
+    asserted       integer NOT NULL CHECK (asserted IN (0, 1)),
+    created        integer NOT NULL,
+    digest         text NOT NULL,
+    user_id        text NOT NULL,
+    run_id         text,
+    parent_id      text,
+    vendor         text NOT NULL,
+    tool_name      text NOT NULL,
+    args_sha256    text NOT NULL,
+    arguments_json text,
+    status         text NOT NULL CHECK (status IN ('requested', 'completed', 'failed')),
+    started_at     integer NOT NULL,
+    ended_at       integer,
+    latency_ms     integer,
+    outcome_sha256 text,
+    outcome_json   text,
+    error_kind     text,
+    error_msg      text,
+    commit_id      integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (request_id, call_id, validity, asserted)
+) STRICT;
+CREATE INDEX tool_calls_by_time ON tool_calls (created, request_id, call_id) WHERE validity = created;
+CREATE INDEX tool_calls_by_parent ON tool_calls (parent_id, created, request_id, call_id) WHERE validity = created;
+CREATE INDEX tool_calls_by_status ON tool_calls (status, validity);
+CREATE INDEX tool_calls_by_name ON tool_calls (tool_name, created) WHERE validity = created;
+CREATE INDEX tool_calls_by_vendor ON tool_calls (vendor, created) WHERE validity = created;
+CREATE INDEX tool_calls_by_run ON tool_calls (run_id) WHERE run_id IS NOT NULL;
+
+CREATE TABLE proposals (
+    request_id   text NOT NULL,
+    validity     integer NOT NULL,
+    asserted     integer NOT NULL CHECK (asserted IN (0, 1)),
+    created      integer NOT NULL,
+    digest       text NOT NULL,
+    user_id      text NOT NULL,
+    diffs_json   text NOT NULL,
+    confidence   real,
+    status       text NOT NULL CHECK (status IN ('pending', 'approved', 'denied', 'applied', 'reverted')),
+    actor        text,
+    decided_at   integer,
+    applied_at   integer,
+    commit_hash  text,
+    results_json text,
+    commit_id    integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (request_id, validity, asserted)
+) STRICT;
+CREATE INDEX proposals_by_time ON proposals (created, request_id) WHERE validity = created;
+CREATE INDEX proposals_by_status ON proposals (status, validity);
+-- A proposal is decided once, whether by a recorder or with the answer to a run's boundary.
+CREATE UNIQUE INDEX proposals_decided ON proposals (request_id) WHERE status IN ('approved', 'denied');
 
 -- Runs that are gone. Their ids are never used again.
 CREATE TABLE tombstones (

@@ -1,0 +1,141 @@
+"""The one redaction policy: what people look at carries no secrets.
+
+It is for metadata, errors, the library's own events, audit facts and logs. It is never for values that a program
+reads back: inputs, storage, step results, outputs and outbox payloads stay as they were given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+HIDDEN = "[redacted]"
+TEXT_BYTES_MAX = 2_048
+LOOKED_AT_MAX = 1 << 16
+SECRET_LENGTH_MIN = 8
+"""Shorter values of the environment are words, not secrets: hiding them would make every text unreadable."""
+SENSITIVE = (
+    *("access_token", "api_key", "authorization", "claim_token", "credential", "password", "private_key"),
+    *("refresh_token", "secret", "token", "credentials", "secrets", "passwd", "passphrase", "cookie", "apikey"),
+)
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NAMES = "|".join(name.replace("_", "[-_ ]?") for name in sorted(SENSITIVE, key=len, reverse=True))
+# None of them looks for its beginning in more than one way: the time they take must grow with the text and no faster.
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (
+        re.compile(r"(?i)(authorization[\"']?\s*[=:]\s*[\"']?)(?:(?:bearer|basic|token|digest)\s+)?[^\s,;\"']+"),
+        rf"\1{HIDDEN}",
+    ),
+    # Words follow this one too; what has a digit, or is long, is none.
+    (re.compile(r"(?i)\b(bearer\s+)(?=[a-z._~+/=-]{0,64}[0-9]|\S{24})[A-Za-z0-9._~+/=-]{8,}"), rf"\1{HIDDEN}"),
+    (re.compile(r"(://[^\s/:@]*):[^\s/@]+@"), rf"\1:{HIDDEN}@"),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"), HIDDEN),
+    (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}"), HIDDEN),
+    (re.compile(r"\b(?:gh[a-z]_|github_pat_|xox[a-z]-|glpat-|npm_|hf_)[A-Za-z0-9_-]{16,}"), HIDDEN),
+    (re.compile(r"\bAKIA[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{30,}"), HIDDEN),
+    (
+        re.compile(rf"(?i)((?:{_NAMES})[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|(?!\[redacted\])[^\s,;&\"']+)"),
+        rf"\1{HIDDEN}",
+    ),
+)
+
+
+def is_sensitive(name: str) -> bool:
+    """Does something of this name hold a secret? `client_secret` and `X-Api-Key` do, `max_tokens` does not."""
+    words = _WORDS.sub("_", name).lower().replace("-", "_").replace(" ", "_").replace(".", "_")
+    return any(words == word or words.endswith(f"_{word}") for word in SENSITIVE)
+
+
+_in_use: WeakSet[Redaction] = WeakSet()
+
+
+class Redaction:
+    """Hides what has a sensitive name, what looks like a secret, and the very secrets it was told."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets: tuple[str, ...] = ()
+        self.hide(*secrets)
+        _in_use.add(self)
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Redaction:
+        """One that knows the secrets of this process: the values of variables with sensitive names."""
+        found = os.environ if environment is None else environment
+        return cls(value for name, value in found.items() if is_sensitive(name))
+
+    def hide(self, *secrets: str) -> None:
+        """From now on these never appear."""
+        known = {*self._secrets, *(secret for secret in secrets if len(secret) >= SECRET_LENGTH_MIN)}
+        # The longest first: one may be part of another.
+        self._secrets = tuple(sorted(known, key=lambda secret: (-len(secret), secret)))
+
+    def masked(self, value: Any) -> Any:
+        """The value with every secret in it hidden, at any depth."""
+        if isinstance(value, str):
+            return self.hidden(value)
+        if isinstance(value, dict):
+            return {
+                self.hidden(name): HIDDEN if is_sensitive(name) and _is_content(item) else self.masked(item)
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.masked(item) for item in value]
+        return value
+
+    def hidden(self, text: str) -> str:
+        """The text without secrets, however long it is."""
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        for pattern, instead in _PATTERNS:
+            text = pattern.sub(instead, text)
+        return text
+
+    def scrubbed(self, text: str) -> str:
+        """An error for people: without secrets, and short."""
+        return cut(self.hidden(text[:LOOKED_AT_MAX]))
+
+
+class _Filter(logging.Filter):
+    """Hides secrets in what is logged, tracebacks included."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = _hidden_by_all(record.getMessage()), ()
+        if record.exc_info and record.exc_info[1] is not None:
+            record.exc_text = _hidden_by_all("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+            record.exc_info = None
+        return True
+
+
+def _hidden_by_all(text: str) -> str:
+    """A log is the process's, so whatever any runtime in it hides is hidden there."""
+    for redaction in (Redaction.of_environment(), *tuple(_in_use)):
+        text = redaction.hidden(text)
+    return text
+
+
+_filter = _Filter()
+
+
+def logger(name: str) -> logging.Logger:
+    """A logger of the library: what it writes carries no secrets."""
+    found = logging.getLogger(name)
+    if _filter not in found.filters:
+        found.addFilter(_filter)
+    return found
+
+
+def cut(text: str) -> str:
+    """At most two kilobytes of it, never half a character."""
+    raw = text.encode()
+    return text if len(raw) <= TEXT_BYTES_MAX else raw[: TEXT_BYTES_MAX - 3].decode(errors="ignore") + "…"
+
+
+def _is_content(value: Any) -> bool:
+    """Whether there is a secret or none says nothing about it."""
+    return value is not None and not isinstance(value, bool) and value != ""

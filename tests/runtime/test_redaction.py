@@ -1,0 +1,195 @@
+"""One redaction policy: what people look at carries no secrets, what programs read back is untouched."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Done, Fail, Holdfast, Retry
+from holdfast.redaction import HIDDEN, Redaction, is_sensitive, logger
+from tests.contract.builders import claim_one, create, look
+from tests.runtime.clogs import on_advance
+from tests.runtime.conftest import Opener
+
+CANARY = "c4nary"
+ENVIRONMENT = f"{CANARY}-environment-3f9a"
+SETTINGS = f"{CANARY}-settings-81bc"
+SECRETS = {
+    "header": f"Authorization: Bearer {CANARY}.header.value",
+    "basic": f"authorization=Basic {CANARY}==",
+    "bearer": f"curl said Bearer {CANARY}bearer",
+    "url": f"postgresql://ann:{CANARY}-url@host/db",
+    "assignment": f"api_key={CANARY}-assignment, and more",
+    "quoted": f"{{'password': '{CANARY} quoted'}}",
+    "provider": f"sk-{CANARY}-0123456789abcdef",
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJjNG5hcnkiOjF9eyJjNG5hcnk.c4nary-signature",
+    "environment": f"the variable was {ENVIRONMENT}!",
+    "settings": f"the setting was {SETTINGS}!",
+    "pem": f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n-----END RSA PRIVATE KEY-----",
+}
+NAMED = {
+    "access_token": CANARY,
+    "X-Api-Key": CANARY,
+    "nested": [{"client_secret": CANARY, "headers": {"Authorization": CANARY, "Cookie": CANARY}}],
+    "claimToken": {"any": ["shape", CANARY]},
+}
+
+
+@pytest.fixture
+async def watched(another: Opener, monkeypatch: pytest.MonkeyPatch) -> Holdfast:
+    """A runtime that was opened while the environment held a secret, and was told another one."""
+    monkeypatch.setenv("SOME_SERVICE_SECRET", ENVIRONMENT)
+    hf = await another(persist_payloads=True)
+    hf.redaction.hide(SETTINGS)
+    return hf
+
+
+async def everything(hf: Holdfast, configuration: str) -> str:
+    """Every value of every table."""
+    if configuration == "postgres":
+        schema = hf.journal.store._database.prefix.strip('".')
+        sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = $1"
+        tables = [row[0] for row in await hf.journal.store.fetch(sql, schema)]
+    else:
+        tables = [row[0] for row in await hf.journal.store.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    assert {"journal", "runs", "tool_calls", "turns", "steps"} <= set(tables)
+    rows = [(name, await hf.journal.store.fetch(f"SELECT * FROM {{s}}{name}")) for name in tables]
+    return "\n".join(f"{name} {row!r}" for name, found in rows for row in found)
+
+
+@pytest.mark.clause("SB-3", "C-25", "C-13")
+async def test_no_canary_is_found_in_any_table_stream_or_log(
+    watched: Holdfast, configuration: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = watched
+    text = "\n".join(SECRETS.values())
+    shown: list[str] = []
+
+    def leaks(args: Any) -> None:
+        raise ValueError(text)
+
+    async def advance(given: Any, ctx: Context) -> Any:
+        with pytest.raises(ValueError, match=CANARY):
+            await ctx.tool("leaks", {**NAMED, "note": text}, leaks)
+        await ctx.child("chat", key="k", metadata=NAMED)
+        if given == "raise":
+            raise RuntimeError(text)
+        return Retry(text) if given == "retry" else Fail(text)
+
+    on_advance(hf, advance)
+    caplog.set_level(logging.DEBUG)
+    runs = [await create(hf, input=way, metadata={**NAMED, "note": text}) for way in ("raise", "retry", "fail")]
+    await hf.advance(max_runs=3)
+    asked = await create(hf, queue="other")
+    await hf.pause(asked.run_id, "go", kind="approval", metadata={**NAMED, "note": text})
+    await hf.reject(asked.run_id, actor="ada", comment=text)
+    stopped = await create(hf, queue="other")
+    await hf.cancel(stopped.run_id, reason=text)
+    claimed = await create(hf, queue="runner")
+    claim = await claim_one(hf, "runner")
+    await hf.fail(claim, f"{claim.token} {text}", retry=False)
+    await hf.audit.upsert_conversation_turn("t", message_id="m", kind="user", content=text)
+    await hf.audit.record_tool_call_requested("r", "c", tool_name="t", arguments_json={**NAMED, "note": text})
+    await hf.audit.record_tool_call_done("r", "c", status="failed", error_kind="e", error_msg=text)
+    await hf.audit.record_tool_call_requested("r", "d", tool_name="t", arguments_json=[text])
+    await hf.audit.record_tool_call_done("r", "d", status="completed", outcome_json={**NAMED, "note": text})
+    logger("holdfast.worker").error("something broke: %s", text, exc_info=RuntimeError(text))
+    for run in (*runs, asked, stopped, claimed):
+        shown += [repr(event) async for event in hf.events(run.run_id)]
+        shown += [
+            repr(await hf.inspect(run.run_id)),
+            repr(await hf.explain(run.run_id)),
+            repr(await look(hf, run.run_id)),
+        ]
+    found = {"tables": await everything(hf, configuration), "streams": "\n".join(shown), "logs": caplog.text}
+
+    for where, dumped in found.items():
+        assert HIDDEN in dumped, where
+        assert claim.token not in dumped, where
+        for line in dumped.splitlines():
+            assert CANARY not in line, (where, line[:2_000])
+
+
+@pytest.mark.clause("C-13", "SB-3")
+async def test_what_a_program_reads_back_is_what_it_wrote(watched: Holdfast) -> None:
+    hf = watched
+    secret = {**NAMED, "text": list(SECRETS.values())}
+    read: list[Any] = []
+
+    async def advance(given: Any, ctx: Context) -> Any:
+        read.append(given)
+        (stored,) = await ctx.read(("run",))
+        if stored is None:
+            await ctx.write(("run.set", given))
+            await ctx.outbox("post", given)
+            read.append(await ctx.tool("echo", given, lambda args: args))
+            return Retry("again")
+        read.append(stored)
+        read.append(await ctx.tool("echo", given, lambda args: "never called"))
+        await ctx.emit("mine", given)
+        return Done(given)
+
+    on_advance(hf, advance)
+    run = await create(hf, input=secret)
+    await hf.drain()
+
+    assert read == [secret] * 5
+    assert (await look(hf, run.run_id)).output == secret
+    assert [event.data async for event in hf.events(run.run_id) if event.type == "mine"] == [secret]
+    ((payload,),) = await hf.journal.store.fetch("SELECT payload FROM {s}outbox")
+    assert json.loads(payload) == secret
+    (answered,) = [event.data async for event in hf.events(run.run_id) if event.type == "tool_result"]
+    assert answered["result"]["access_token"] == HIDDEN
+    assert CANARY not in repr(answered)
+
+
+@pytest.mark.clause("SB-3")
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        *((word, True) for word in ("access_token", "api_key", "authorization", "claim_token", "credential")),
+        *((word, True) for word in ("password", "private_key", "refresh_token", "secret", "token")),
+        *(
+            (word, True)
+            for word in ("X-Api-Key", "clientSecret", "OPENAI_API_KEY", "Proxy-Authorization", "session token")
+        ),
+        *(
+            (word, False)
+            for word in ("max_tokens", "tokens", "token_count", "claim_token_hash", "key", "secretary", "")
+        ),
+    ],
+)
+def test_a_name_tells_whether_it_holds_a_secret(name: str, hidden: bool) -> None:
+    assert is_sensitive(name) is hidden
+    assert (Redaction().masked({name: "value"})[name] == HIDDEN) is hidden
+
+
+@pytest.mark.clause("C-25")
+def test_a_text_for_people_is_short_and_whole() -> None:
+    scrubbed = Redaction().scrubbed("ä" * 5_000)
+
+    assert len(scrubbed.encode()) <= 2_048
+    assert scrubbed.endswith("…")
+    for words in ("nothing to hide: 3 tokens", "token validation failed", "a bearer understands basic authentication"):
+        assert Redaction().scrubbed(words) == words
+
+
+def test_words_of_the_environment_are_no_secrets() -> None:
+    redaction = Redaction.of_environment({"DB_PASSWORD": "short", "API_TOKEN": "long-enough", "HOME": "/home/someone"})
+
+    assert redaction.hidden("short long-enough /home/someone") == f"short {HIDDEN} /home/someone"
+
+
+@pytest.mark.parametrize(
+    "part", ["x", "a_", "token ", 'token="', "sk-", "://", "eyJ", "-----BEGIN ", "Bearer ", "=", "é"]
+)
+def test_however_long_a_text_is_it_is_read_once(part: str) -> None:
+    since = time.monotonic()
+
+    Redaction().hidden(part * (1_000_000 // len(part)))
+
+    assert time.monotonic() - since < 5
