@@ -5,6 +5,8 @@ from __future__ import annotations
 from holdfast.errors import (
     Conflict,
     DatabaseError,
+    DeadLetter,
+    DeliveryFailed,
     HoldfastError,
     InvalidEntry,
     InvalidValue,
@@ -48,7 +50,9 @@ __all__ = [
     "Context",
     "Continue",
     "DatabaseError",
+    "DeadLetter",
     "Decision",
+    "DeliveryFailed",
     "Done",
     "Event",
     "Explanation",

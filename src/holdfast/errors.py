@@ -10,6 +10,8 @@
     ├── InvalidEntry     the journal holds, or was offered, an entry that cannot be read
     ├── InvalidValue     a value or an id that cannot be stored
     ├── StorageError     a scoped-storage call broke its rules
+    ├── DeliveryFailed   a sink could not deliver; it is tried again
+    ├── DeadLetter       a sink will never be able to deliver; it is not tried again
     └── DatabaseError    the database is away, refuses us, or is not fit for use
 
 Expected answers are return values; these are for broken assumptions. Driver errors never leave `store/`.
@@ -93,6 +95,25 @@ class StorageError(HoldfastError):
     """A scoped-storage call broke a rule of its tick."""
 
     code = "storage_error"
+
+
+class DeliveryFailed(HoldfastError):
+    """Raised by a sink: try again, after `retry_after` seconds if that is said. `status` is what the receiver said."""
+
+    code = "delivery_failed"
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class DeadLetter(HoldfastError):
+    """Raised by a sink: this can never be delivered. The row is dead until somebody requeues it."""
+
+    code = "dead_letter"
 
 
 class DatabaseError(HoldfastError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -14,8 +14,10 @@ from holdfast.executor import Executor, TickResult
 from holdfast.flow import Flow, Flows
 from holdfast.flow.definition import Body
 from holdfast.handlers import Clog, Registry
+from holdfast.handlers.threads import call
 from holdfast.identity import check_id
 from holdfast.moments import from_us
+from holdfast.outbox import Outbox
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.values import whole_number
 from holdfast.runtime import RunInfo, Upkeep
@@ -26,6 +28,7 @@ from holdfast.worker import RunWorker
 from holdfast.workflow import Workflow, Workflows
 
 FOREVER_MS = 1 << 50
+D = TypeVar("D", bound=Callable[..., Any])
 
 
 class AdvanceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,7 @@ class Holdfast(Upkeep):
         self._flows: dict[str, Flows] = {}
         self._workflows: dict[str, Workflows] = {}
         self._pulse = Pulse(self._store.beside)
+        self.outbox = Outbox(self.journal, call)
         self.sync = Blocking(self)
 
     async def close(self) -> None:
@@ -91,6 +95,10 @@ class Holdfast(Upkeep):
             return made
 
         return add
+
+    def deliver(self, target_space: str, **options: Any) -> Callable[[D], D]:
+        """A sink of the outbox: this function delivers what is sent to this space, or to a prefix as in `"mail:*"`."""
+        return self.outbox.deliver(target_space, **options)
 
     async def start(
         self, flow: Flow | Workflow | str, input: Any = None, *, session_id: str, **options: Any
@@ -193,6 +201,7 @@ class Holdfast(Upkeep):
             self,
             self._executor,
             self._registry,
+            self.outbox.relay(drain_s=drain_s),
             queues=chosen,
             concurrency=concurrency,
             lease_ms=lease_ms,

@@ -11,15 +11,19 @@ from holdfast.audit.statements import AnyFact, fact_of
 from holdfast.errors import NotFound
 from holdfast.identity import check_id
 from holdfast.invariants import (
+    ASKED,
     Problem,
     RunSnapshot,
     SharedWrite,
+    asked_deliveries,
+    asked_deliveries_are_there,
     call_rows,
     calls_are_recorded,
     catalog_is_complete,
     check_facts,
     check_run,
     check_thread,
+    deliveries_are_asked_for,
     handoffs_are_open,
     journal_is_sound,
     lanes_have_one_head,
@@ -33,6 +37,7 @@ from holdfast.invariants import (
 )
 from holdfast.journal import Journal
 from holdfast.journal.rows import all_rows
+from holdfast.outbox import restoring
 from holdfast.protocol import catalog
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
@@ -44,6 +49,7 @@ FACTS_PAGE = 5_000
 REBUILDS_MAX = 10
 _HEADS = "SELECT run_id, session_id, lane FROM {s}lane_tickets WHERE held = 1 ORDER BY run_id"
 _STARTED = "SELECT user_id, name, last_run_id FROM {s}schedules WHERE last_run_id IS NOT NULL ORDER BY user_id, name"
+_DELIVERIES = f"SELECT {', '.join(ASKED)} FROM {{s}}outbox WHERE run_id IS NOT NULL AND requeued_from IS NULL"
 _DROP_SHARED = "DELETE FROM {s}shared_storage WHERE name = $1 AND run_id = $2 AND rev = $3 AND value = $4"
 _PUT_SHARED = """
     INSERT INTO {s}shared_storage (name, session_id, run_id, rev, value) VALUES ($1, $2, $3, $4, $5)
@@ -68,6 +74,7 @@ class _Survey:
         self.states: dict[str, RunState] = {}
         self.listed: list[tuple[str, Fact, int]] = []
         self.writes: list[SharedWrite] = []
+        self.asked: dict[str, Row] = {}
 
     def add(self, seen: RunSnapshot) -> None:
         self.problems += check_run(seen)
@@ -77,6 +84,7 @@ class _Survey:
             return
         self.states[seen.run_id] = seen.whole
         self.writes += shared_writes(seen)
+        self.asked |= {row[0]: row for row in asked_deliveries(seen)}
         if not seen.whole.deleted:
             self.listed += [
                 (seen.run_id, fact, after.at)
@@ -91,10 +99,14 @@ async def fsck(journal: Journal, run_id: str | None = None, *, user_id: str | No
     open_handoffs = await journal.store.handoffs()
     shared = await _shared_rows(journal)
     started = await journal.store.fetch(_STARTED)
+    deliveries = await _deliveries(journal, run_id) if user_id is None or run_id is not None else []
     run_ids = await _chosen(journal, run_id, user_id)
     survey = _Survey()
     for each in run_ids:
         survey.add(await _look(journal, each))
+    if run_id is not None or user_id is None:
+        survey.problems += deliveries_are_asked_for(deliveries, survey.asked, survey.states)
+    survey.problems += await _missing_deliveries(journal, survey, run_id)
     if run_id is None and user_id is None:
         complete = [row for row in survey.rows if row[0] in survey.states]
         survey.problems += catalog_is_complete(catalog.fold(survey.listed), complete)
@@ -117,6 +129,23 @@ async def _missing_shared_rows(journal: Journal, survey: _Survey) -> list[Proble
     newer = "SELECT 1 FROM {s}journal WHERE kind = 'storage_written' AND position > $1 LIMIT 1"
     # Written since we looked: what we miss may have been cleared by that.
     return [] if problems and await journal.store.fetch(newer, seen) else problems
+
+
+async def _deliveries(journal: Journal, run_id: str | None) -> list[Row]:
+    """What the outbox has to deliver for runs, or for one."""
+    if run_id is None:
+        return await journal.store.fetch(_DELIVERIES)
+    return await journal.store.fetch(f"{_DELIVERIES} AND run_id = $1", run_id)
+
+
+async def _missing_deliveries(journal: Journal, survey: _Survey, run_id: str | None) -> list[Problem]:
+    if not survey.asked:
+        return []
+    stored = {row[0] for row in await _deliveries(journal, run_id)}
+    problems = list(asked_deliveries_are_there(stored, survey.asked))
+    # A run that was removed since we looked took its rows along.
+    there = await journal.store.heads([problem.where for problem in problems])
+    return [problem for problem in problems if problem.where in there]
 
 
 async def _shared_rows(journal: Journal) -> list[Row]:
@@ -187,6 +216,8 @@ async def rebuild(journal: Journal, run_id: str | None = None, *, user_id: str |
     if run_id is None and user_id is None:
         await _rebuild_heads(journal)
         await _rebuild_shared(journal)
+    if run_id is not None or user_id is None:
+        await _rebuild_deliveries(journal, run_id)
     return await fsck(journal, run_id, user_id=user_id)
 
 
@@ -234,6 +265,27 @@ async def _rebuild_shared(journal: Journal) -> None:
     for write in last.values():
         if write.row is not None and write.kept:
             await journal.store.execute((_PUT_SHARED, write.row))
+
+
+async def _rebuild_deliveries(journal: Journal, run_id: str | None) -> None:
+    """Make outbox rows say what was asked for: lost ones are made again, with what their audits know of them.
+
+    Where entries may be missing, nothing is: what a row speaks of may be what was lost.
+    """
+    stored = {row[0]: row for row in await _deliveries(journal, run_id)}
+    survey = _Survey()
+    for each in await _chosen(journal, run_id, None):
+        seen = await _look(journal, each)
+        if journal_is_sound(seen):
+            survey.add(seen)
+    for outbox_id, row in stored.items():
+        if any(deliveries_are_asked_for([row], survey.asked, survey.states)):
+            if outbox_id in survey.asked:
+                await restoring.correct(journal.store, survey.asked[outbox_id])
+            else:
+                await restoring.drop(journal.store, outbox_id)
+    for outbox_id in survey.asked.keys() - stored.keys():
+        await restoring.restore(journal.store, survey.asked[outbox_id])
 
 
 async def _look(journal: Journal, run_id: str) -> RunSnapshot:

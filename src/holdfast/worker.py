@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.executor import Executor, TickResult
 from holdfast.identity import check_id, new_id
 from holdfast.journal.schedules import TOPIC as SCHEDULES
+from holdfast.outbox import OutboxRelay
 from holdfast.protocol.values import whole_number
 from holdfast.redaction import logger
 from holdfast.runtime import Upkeep
@@ -48,6 +49,7 @@ class RunWorker:
         runs: Upkeep,
         executor: Executor,
         registry: Known,
+        relay: OutboxRelay,
         *,
         queues: Sequence[str] = ("default",),
         concurrency: int = 64,
@@ -57,6 +59,7 @@ class RunWorker:
         self._runs = runs
         self._executor = executor
         self._registry = registry
+        self._relay = relay
         self.queues = tuple(check_id(queue, "queue") for queue in queues)
         self._concurrency = whole_number(concurrency, "concurrency", 1, 10_000)
         self._lease_ms = runs.lease_ms if lease_ms is None else whole_number(lease_ms, "lease_ms", 1, 1 << 40)
@@ -76,26 +79,37 @@ class RunWorker:
         listener = self._runs.journal.store.listen(*(f"queue:{queue}" for queue in self.queues))
         claiming = asyncio.create_task(self._claim_for_ever())
         news = self._runs.journal.store.listen(SCHEDULES)
+        relaying = asyncio.create_task(self._relay.run())
         helpers = [claiming, asyncio.create_task(self._sweep_for_ever(news)), asyncio.create_task(self._hear(listener))]
         with self._signals():
             try:
                 await self._stopping.wait()
             except asyncio.CancelledError:
+                self._relay.stop()
                 self._at_once = True
                 raise
             finally:
                 self._stopping.set()
+                self._relay.stop()
                 await self._drain(claiming)
+                await self._end(relaying)
                 for helper in helpers:
                     helper.cancel()
                 await asyncio.gather(*helpers, return_exceptions=True)
                 listener.close()
                 news.close()
 
+    async def _end(self, relaying: asyncio.Task[None]) -> None:
+        """Deliveries have had as long as ticks; their leases end by themselves where the rest failed."""
+        (error,) = await asyncio.gather(relaying, return_exceptions=True)
+        if isinstance(error, Exception):
+            log.error("the outbox's relay was lost", exc_info=error)
+
     def stop(self) -> None:
         """Take nothing more; ticks have `drain_s` to end, the rest are given back. Called again: give back now."""
         if self._stopping.is_set():
             self._at_once = True
+            self._relay.stop()
         self._stopping.set()
         self._wake.set()
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from holdfast import Holdfast
 from holdfast.store import Append, Beat, Beaten, Claimed, ClaimRequest, FactKey, Member, Row, Slice, SliceRequest
 from holdfast.store.database import Database, LockedPlan, OnHint, RecordPlan
-from holdfast.store.types import Busy, Mark, OutcomeUnknown, Rejected, Written
+from holdfast.store.types import Busy, Change, Mark, OutcomeUnknown, Rejected, Written
 
 T = TypeVar("T")
 Work = Callable[[], Awaitable[object]]
@@ -86,6 +86,9 @@ class FaultyDatabase:
 
     async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
         await self._call("execute", lambda: self.real.execute(statements))
+
+    async def change(self, change: Change, *params: Any) -> list[Row]:
+        return await self._call("change", lambda: self.real.change(change, *params))
 
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         return await self._call("read_slices", lambda: self.real.read_slices(requests))
@@ -183,6 +186,7 @@ def with_faults(holdfast: Holdfast) -> FaultyDatabase:
     """Put a faulty database under a runtime, open or not."""
     store = holdfast._store
     faulty = FaultyDatabase(store._database)
-    for floor in (store, store.claimer, store.committer, store.appender, store.recorder, store.hints):
+    rooms = (store.claimer, store.committer, store.appender, store.outbox, store.recorder, store.hints)
+    for floor in (store, *rooms):
         floor._database = faulty
     return faulty

@@ -16,6 +16,7 @@ from holdfast.journal.planner import plan_command, request_for
 from holdfast.moments import to_us
 from holdfast.protocol.commands import Command
 from holdfast.store import Intention
+from holdfast.store.outbox_rows import ClaimTerms
 from tests.contract.builders import start_child
 
 LEASE_S = 30
@@ -422,3 +423,54 @@ async def record_transaction(stage: Stage) -> None:
     calls = await stage.beside.audit.list_tool_calls_by_parent(stage.name)
     assert len({request.validity for request, _ in calls}) == 1
     assert sorted(request.call_id for request, _ in calls) == ["a", "b"]
+
+
+@method(commits=False)
+async def outbox_enqueue(stage: Stage) -> None:
+    with stage.cut():
+        outbox_id = await stage.through.outbox.enqueue("x", stage.name, key=stage.name)
+    assert await stage.beside.outbox.enqueue("x", stage.name, key=stage.name) == outbox_id
+    assert await _sent_to(stage) == [(outbox_id, "pending", 0)]
+
+
+@method(commits=False)
+async def outbox_claim(stage: Stage) -> None:
+    await stage.beside.outbox.enqueue("x", stage.name)
+    with stage.cut():
+        (row,) = await stage.through.outbox.claim("w1", 10, 60, _only(stage))
+    assert await stage.beside.outbox.ack_sent(row.outbox_id, "w1", token=row.token)
+
+
+@method(commits=False)
+async def outbox_renew(stage: Stage) -> None:
+    await stage.beside.outbox.enqueue("x", stage.name)
+    (row,) = await stage.beside.outbox.claim("w1", 10, 60, _only(stage))
+    with stage.cut():
+        assert await stage.through.outbox.renew_lease(row.outbox_id, "w1", token=row.token)
+
+
+@method(commits=False)
+async def outbox_fail_retry(stage: Stage) -> None:
+    outbox_id = await stage.beside.outbox.enqueue("x", stage.name)
+    (row,) = await stage.beside.outbox.claim("w1", 10, 60, _only(stage))
+    with stage.cut():
+        assert await stage.through.outbox.fail_retry(outbox_id, "w1", "no", row.created_at, token=row.token)
+    assert await _sent_to(stage) == [(outbox_id, "pending", 1)]
+
+
+@method(commits=False)
+async def outbox_ack(stage: Stage) -> None:
+    outbox_id = await stage.beside.outbox.enqueue("x", stage.name)
+    (row,) = await stage.beside.outbox.claim("w1", 10, 60, _only(stage))
+    with stage.cut():
+        assert await stage.through.outbox.ack_sent(outbox_id, "w1", "m-1", token=row.token)
+    assert await _sent_to(stage) == [(outbox_id, "sent", 0)]
+
+
+def _only(stage: Stage) -> ClaimTerms:
+    return ClaimTerms("", 0, "", "", 0, spaces=(stage.name,))
+
+
+async def _sent_to(stage: Stage) -> list[tuple[Any, ...]]:
+    sql = "SELECT outbox_id, status, retry_count FROM {s}outbox WHERE target_space = $1"
+    return await stage.beside.journal.store.fetch(sql, stage.name)

@@ -113,6 +113,7 @@ def seam_under(holdfast: Holdfast) -> Seam:
     """Put a seam under an open runtime."""
     store = holdfast._store
     seam = Seam(store._database)
-    for floor in (store, store.claimer, store.committer, store.appender, store.recorder, store.hints):
+    rooms = (store.claimer, store.committer, store.appender, store.outbox, store.recorder, store.hints)
+    for floor in (store, *rooms):
         floor._database = seam
     return seam

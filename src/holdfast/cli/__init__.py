@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Each module adds its commands to the app as it is imported.
-from holdfast.cli import copies, doctor, looking, orders, schedules, streams, travel, upkeep, working
+from holdfast.cli import copies, deliveries, doctor, looking, orders, schedules, streams, travel, upkeep, working
 from holdfast.cli.app import app
 
 
@@ -15,6 +15,7 @@ def main() -> None:
 __all__ = [
     "app",
     "copies",
+    "deliveries",
     "doctor",
     "looking",
     "main",

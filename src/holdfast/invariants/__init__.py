@@ -6,6 +6,12 @@ None of them writes.
 
 from __future__ import annotations
 
+from holdfast.invariants.deliveries import (
+    ASKED,
+    asked_deliveries,
+    asked_deliveries_are_there,
+    deliveries_are_asked_for,
+)
 from holdfast.invariants.facts import call_rows, calls_are_recorded, check_facts
 from holdfast.invariants.problems import Problem
 from holdfast.invariants.runs import (
@@ -29,15 +35,19 @@ from holdfast.invariants.shared import (
 from holdfast.invariants.threads import check_thread
 
 __all__ = [
+    "ASKED",
     "Problem",
     "RunSnapshot",
     "SharedWrite",
     "call_rows",
     "calls_are_recorded",
+    "asked_deliveries",
+    "asked_deliveries_are_there",
     "catalog_is_complete",
     "check_facts",
     "check_run",
     "check_thread",
+    "deliveries_are_asked_for",
     "handoffs_are_open",
     "journal_is_sound",
     "lanes_have_one_head",

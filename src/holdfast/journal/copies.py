@@ -11,7 +11,7 @@ from holdfast import ambient
 from holdfast.errors import Conflict, NotFound
 from holdfast.identity import child_id
 from holdfast.journal.entries import RUN_PREFIX, fact_of, line_of
-from holdfast.journal.rows import all_rows, shared_rows
+from holdfast.journal.rows import all_rows, outbox_row, shared_rows
 from holdfast.protocol import facts
 from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import Fact
@@ -21,6 +21,7 @@ from holdfast.protocol.storage import is_accepted_write
 from holdfast.store import Entry, Row, Store
 
 BODY_MAX = 1 << 62
+ELSEWHERE = "the run was imported: the database it came from delivers this; requeue it to deliver it from here"
 Lines = Sequence[tuple[Entry, Fact]]
 
 
@@ -85,16 +86,19 @@ async def restore(store: Store[RunState], entries: Sequence[Entry]) -> str:
     state = RunState(run_id=run_id)
     shared: dict[str, Row | None] = {}
     calls: list[Row] = []
+    asked: list[Row] = []
     copied = max((entry.rev for entry in entries if entry.kind == facts.RunForked.kind), default=0)
     for entry in entries:
         fact = fact_of(entry)
         before, state = state, evolve(state, fact, entry.at)
         if entry.rev > copied and is_accepted_write(fact, before, state):
             shared |= shared_rows(state, fact, entry.rev)
+        elif entry.rev > copied and isinstance(fact, facts.OutboxEnqueued) and not before.terminal:
+            asked.append(outbox_row(state, fact, entry.at, refusal=ELSEWHERE))
         if entry.rev > copied:
             calls += filter(None, [audit_row(before, fact, state, entry.at)])
     written = [row for row in shared.values() if row is not None]
-    tables = {**all_rows(state), "shared_storage": written, "tool_calls": calls}
+    tables = {**all_rows(state), "shared_storage": written, "outbox": asked, "tool_calls": calls}
     await _write(store, run_id, entries, tables)
     return run_id
 

@@ -74,6 +74,11 @@ class Journal:
         return self._store
 
     @property
+    def redaction(self) -> Redaction:
+        """What people look at goes through this."""
+        return self._redaction
+
+    @property
     def is_busy(self) -> bool:
         """Are handoffs, promotions or wakeups on their way?"""
         return bool(self._deliveries)

@@ -34,7 +34,6 @@ from holdfast.protocol.ledger import audit_row
 from holdfast.protocol.state import RunState
 from holdfast.protocol.storage import SHARED, ClogWrites, is_accepted_write
 from holdfast.protocol.tools import AnswerTool, RequestTool
-from holdfast.protocol.values import canonical
 from holdfast.store import Changes, Fence, Member, NewEntry, Plan, Row, Slice, SliceRequest, Statement
 
 PlanFunction = Callable[[RunState, int, int], Plan[RunState]]
@@ -208,13 +207,17 @@ def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None)
             raise InvalidEntry(f"run:{state.run_id} does not exist; its first entry must be a run_created")
         after = state
         shared: dict[str, Row | None] = {}
+        changed = Changes(puts={}, drops={})
         calls: list[Row] = []
         for fact, _ in given:
             before, after = after, evolve(after, fact, at)
             if is_accepted_write(fact, before, after):
                 shared |= rows.shared_rows(after, fact, after.rev)
+            elif isinstance(fact, facts.OutboxEnqueued) and not before.terminal:
+                changed.puts.setdefault("outbox", []).append(rows.outbox_row(after, fact, at))
             calls += filter(None, [audit_row(before, fact, after, at)])
-        changed = Changes(puts={"tool_calls": calls} if calls else {}, drops={})
+        if calls:
+            changed.puts["tool_calls"] = calls
         _share(changed, shared)
         return Plan(after=after, entries=[entry for _, entry in given], changes=changed)
 
@@ -247,7 +250,7 @@ def _more_rows(state: RunState, decision: Decision, closes: tuple[str, str] | No
         if isinstance(fact, facts.StorageWritten):
             shared |= rows.shared_rows(state, fact, rev)
         elif isinstance(fact, facts.OutboxEnqueued):
-            changed.puts.setdefault("outbox", []).append(_outbox_row(state, fact, at))
+            changed.puts.setdefault("outbox", []).append(rows.outbox_row(state, fact, at))
         elif isinstance(fact, facts.ToolRequested | facts.ToolAnswered):
             calls = filter(None, [audit_row(state, fact, evolve(state, fact, at), at)])
             changed.puts.setdefault("tool_calls", []).extend(calls)
@@ -267,9 +270,3 @@ def _share(changed: Changes, shared: Mapping[str, Row | None]) -> None:
         changed.drops["shared_storage"] = cleared
     if written := [row for row in shared.values() if row is not None]:
         changed.puts["shared_storage"] = written
-
-
-def _outbox_row(state: RunState, fact: facts.OutboxEnqueued, at: int) -> Row:
-    payload = canonical(fact.payload)
-    sent = (fact.outbox_id, state.run_id, fact.target_space, payload, fact.payload_sha, fact.idempotency_key)
-    return (*sent, "pending", 0, at, at)

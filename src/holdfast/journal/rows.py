@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 from immutables import Map
 
-from holdfast.protocol.facts import StorageWritten
+from holdfast.protocol.facts import OutboxEnqueued, StorageWritten
 from holdfast.protocol.state import (
     Boundary,
     Child,
@@ -230,6 +230,14 @@ def shared_rows(state: RunState, fact: StorageWritten, rev: int) -> dict[str, Ro
             row = (name, session_id, state.run_id, rev, canonical(write.value))
             found[name] = None if write.cleared else row
     return found
+
+
+def outbox_row(state: RunState, fact: OutboxEnqueued, at: int, *, refusal: str | None = None) -> Row:
+    """What the outbox has to deliver; with a refusal, what it must not: a dead letter that says why."""
+    sent = (fact.target_space, canonical(fact.payload), fact.payload_sha)
+    told = ("pending", 0, at, at, None, None) if refusal is None else ("dead", 0, at, at, at, refusal)
+    key = fact.idempotency_key if refusal is None else None
+    return (fact.outbox_id, state.run_id, state.user_id, *sent, key, *told)
 
 
 def _ticket_row(state: RunState, ticket: Ticket) -> Row:

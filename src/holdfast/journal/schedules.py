@@ -8,7 +8,6 @@ changed, paused or deleted meanwhile starts nothing; and no crash finds the one 
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -23,9 +22,10 @@ from holdfast.protocol import facts, windows
 from holdfast.protocol.commands import Command, Create
 from holdfast.protocol.state import RunState
 from holdfast.protocol.windows import Timing
+from holdfast.redaction import logger
 from holdfast.store import Statement, Store
 
-log = logging.getLogger("holdfast.schedules")
+log = logger("holdfast.schedules")
 BATCH = 50
 TOPIC = "schedules"
 """What those hear who wait for the next window: one may come sooner than it did."""

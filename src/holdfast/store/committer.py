@@ -358,7 +358,8 @@ class Patience:
         if ambient.monotonic() >= self._deadline:
             fate = "" if isinstance(error, Busy) else " (this call may or may not have been carried out)"
             text = f"the database was not ready for {self._patience_s:.0f} s: {error}{fate}"
-            raise DatabaseError(text, code="database_unavailable") from error
+            timed_out = isinstance(error, Busy) and error.timed_out
+            raise DatabaseError(text, code="database_timeout" if timed_out else "database_unavailable") from error
         await asyncio.sleep(ambient.jitter(self._delay_s))
         self._delay_s = min(self._delay_s * 2, 1.0)
 

@@ -10,6 +10,7 @@ from holdfast.store.types import (
     Append,
     Beat,
     Beaten,
+    Change,
     Claimed,
     ClaimRequest,
     FactKey,
@@ -54,6 +55,8 @@ class Database(Protocol):
     async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]: ...
 
     async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None: ...
+
+    async def change(self, change: Change, *params: Any) -> list[Row]: ...
 
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]: ...
 

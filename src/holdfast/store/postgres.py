@@ -24,6 +24,7 @@ from holdfast.store.types import (
     Beat,
     Beaten,
     Busy,
+    Change,
     Claimed,
     ClaimRequest,
     FactKey,
@@ -55,11 +56,12 @@ class _Lanes:
         self.exact = Connections(address, 2, BY_KEY)
         self.claims = Connections(address, 2, BY_KEY)
         self.beats = Connections(address, 2, BY_KEY)
+        self.outbox = Connections(address, 3, BY_KEY)
         self.reads = Connections(address, 4, SESSION)
         self.hints = Connections(address, 1, SESSION)
 
     async def close(self) -> None:
-        lanes = (self.commits, self.exact, self.claims, self.beats, self.reads, self.hints)
+        lanes = (self.commits, self.exact, self.claims, self.beats, self.outbox, self.reads, self.hints)
         await asyncio.gather(*(lane.close() for lane in lanes))
 
 
@@ -131,6 +133,13 @@ class Postgres:
                     await connection.fetch(text, *params)
 
         await self._opened().reads.run(job, lost=OutcomeUnknown)
+
+    async def change(self, change: Change, *params: Any) -> list[Row]:
+        text = _stamped(change.postgres, self.prefix, len(params) + 1)
+        arguments = (*params, self._given_now())
+        return await self._opened().outbox.run(
+            lambda connection: _rows(connection, text, arguments), lost=OutcomeUnknown
+        )
 
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         if not requests:
@@ -333,6 +342,12 @@ class Postgres:
 @lru_cache(maxsize=1_024)
 def _qualified(text: str, prefix: str) -> str:
     return text.replace("{s}", prefix)
+
+
+@lru_cache(maxsize=256)
+def _stamped(text: str, prefix: str, place: int) -> str:
+    """The instant of a change is its last argument, or the server's clock."""
+    return _qualified(text, prefix).replace("{now}", f"coalesce(CAST(${place} AS bigint), {texts.CLOCK})")
 
 
 async def _rows(connection: Any, text: str, arguments: Sequence[Any]) -> list[Row]:

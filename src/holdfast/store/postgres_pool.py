@@ -155,6 +155,7 @@ async def disconnect(connection: Any) -> None:
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # Serialization, deadlock, lock timeout, cancelled (statement timeout), connections, not up yet, killed while idle.
 _BUSY = frozenset({"40001", "40P01", "55P03", "57014", "53300", "57P03", "25P03"})
+_TIMED_OUT = frozenset({"55P03", "57014"})
 # Shut down or killed under a statement, completion unknown.
 _LOST = frozenset({"57P01", "57P02", "57P05", "40003"})
 _WORDS = {
@@ -194,7 +195,7 @@ def mapped(error: BaseException, lost: type[Busy] | type[OutcomeUnknown]) -> Bas
 def _of_state(error: asyncpg.PostgresError, lost: type[Busy] | type[OutcomeUnknown]) -> Exception:
     state = error.sqlstate or ""
     if state in _BUSY:
-        return Busy(str(error))
+        return Busy(str(error), timed_out=state in _TIMED_OUT)
     if state in _LOST or state.startswith("08"):
         return lost(str(error))
     if state.startswith(("22", "23")):

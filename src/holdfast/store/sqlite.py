@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from holdfast.store.types import (
     Beat,
     Beaten,
     Busy,
+    Change,
     Claimed,
     ClaimRequest,
     FactKey,
@@ -173,6 +175,16 @@ class SQLite:
 
         await self._write(job)
 
+    async def change(self, change: Change, *params: Any) -> list[Row]:
+        def job(connection: sqlite3.Connection, now: int) -> list[Row]:
+            given = {**_numbered(params), "now": now}
+            *before, last = (_stamped(text) for text in change.sqlite)
+            for text in before:
+                connection.execute(text, given)
+            return [tuple(row) for row in connection.execute(last, given)]
+
+        return await self._write(job)
+
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         def job(connection: sqlite3.Connection, now: int) -> list[Slice]:
             return _in_snapshot(connection, lambda: [_read_slice(connection, request, now) for request in requests])
@@ -301,6 +313,11 @@ class _Beside(SQLite):
 def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
     """Portable texts say $1, $2 …, which SQLite takes as names."""
     return {str(number): value for number, value in enumerate(params, start=1)}
+
+
+@lru_cache(maxsize=256)
+def _stamped(text: str) -> str:
+    return text.replace("{s}", "").replace("{now}", ":now")
 
 
 def _rows(connection: sqlite3.Connection, sql: str, params: tuple[Any, ...]) -> list[Row]:

@@ -219,7 +219,7 @@ def mapped(error: Exception) -> Exception:
     if isinstance(error, sqlite3.OperationalError):
         text = str(error)
         if "locked" in text or "busy" in text or _is_full(error):
-            return Busy(text)
+            return Busy(text, timed_out=not _is_full(error))
         return DatabaseError(f"SQLite refused the work: {text}", code="database_unusable")
     if isinstance(error, sqlite3.Error):
         return DatabaseError(f"SQLite failed: {error}", code="database_unusable")

@@ -16,6 +16,7 @@ from holdfast.store.claimer import Claimer
 from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
+from holdfast.store.outbox_rows import OUTBOX_TOPIC, OutboxRows
 from holdfast.store.recorder import Judge, Recorded, Recorder, changes, latest
 from holdfast.store.sqlite import SQLite
 from holdfast.store.tables import FACTS, HANDOFFS, INDEXES, OUTBOX, RUNS, SHARED_STORAGE, TOOL_CALLS
@@ -45,6 +46,10 @@ PAGE = 1_000
 PLACES_MAX = 100
 _OF_NO_RUN = frozenset({HANDOFFS.name, SHARED_STORAGE.name, OUTBOX.name})
 """Tables whose rows outlive the run that wrote them."""
+# What must still be delivered outlives its run.
+_SETTLED = "run_id = $1 AND status <> 'pending' AND NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $1)"
+_DROP_SETTLED = f"DELETE FROM {{s}}outbox WHERE {_SETTLED}"
+_DROP_AUDITS = f"DELETE FROM {{s}}outbox_audits WHERE outbox_id IN (SELECT outbox_id FROM {{s}}outbox WHERE {_SETTLED})"
 _GONE = "SELECT run_id FROM {s}tombstones WHERE run_id IN ({places})"
 NEVER = 1 << 61
 """From here on a due time means: not by itself."""
@@ -85,6 +90,7 @@ class Store(Generic[S]):
         self.claimer = Claimer(database, self.fetch)
         self.appender = Appender(database, self.hints.publish, grouped=grouped)
         self.recorder = Recorder(database)
+        self.outbox = OutboxRows(database, self.fetch, self.hints.publish)
 
     def beside(self) -> Store[S]:
         """The same database for the event loop of another thread. Opened there, without migrating or listening."""
@@ -106,6 +112,7 @@ class Store(Generic[S]):
         """Let what was accepted finish, then disconnect."""
         await self.committer.close()
         await self.appender.close()
+        await self.outbox.close()
         await self.hints.stop()
         await self._database.close()
 
@@ -411,6 +418,8 @@ class Store(Generic[S]):
             (stone, tuple(run)),
             (f"DELETE FROM {{s}}journal WHERE thread = $1 AND {unowned}", (thread, run_id)),
             (f"DELETE FROM {{s}}checkpoints WHERE thread = $1 AND {unowned}", (thread, run_id)),
+            (_DROP_AUDITS, (run_id,)),
+            (_DROP_SETTLED, (run_id,)),
         )
 
     async def handoffs(self, limit: int = PAGE, *, of: str | None = None) -> list[Row]:
@@ -488,6 +497,8 @@ class Store(Generic[S]):
         topics = {member.thread for member in members}
         for member in members:
             topics |= {f"queue:{row[2]}" for row in member.changes.puts.get("work", ()) if row[12] is None}
+            if OUTBOX.name in member.changes.puts:
+                topics.add(OUTBOX_TOPIC)
         self.hints.publish(topics)
 
     def _puts(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, tuple[Any, ...]]]:

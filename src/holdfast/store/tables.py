@@ -298,6 +298,7 @@ OUTBOX = Table(
     columns={
         "outbox_id": "text",
         "run_id": "text",
+        "user_id": "text",
         "target_space": "text",
         "payload": "text",
         "payload_sha": "text",
@@ -306,8 +307,10 @@ OUTBOX = Table(
         "retry_count": "int",
         "next_attempt_at": "bigint",
         "created_at": "bigint",
+        "settled_at": "bigint",
+        "last_error": "text",
     },
-    moments=frozenset({"next_attempt_at", "created_at"}),
+    moments=frozenset({"next_attempt_at", "created_at", "settled_at"}),
     insert_only=True,
 )
 TURNS = Table(

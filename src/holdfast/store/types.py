@@ -14,6 +14,16 @@ Statement = tuple[str, tuple[Any, ...]]
 """A portable text ($1, $2 …) and its parameters."""
 
 
+class Change(NamedTuple):
+    """A write that answers rows: one statement on Postgres, a few in a row under SQLite's one writer.
+
+    Both are given the same `$1`, `$2` …; `{now}` is the commit's own instant. The last statement's rows are the answer.
+    """
+
+    sqlite: tuple[str, ...]
+    postgres: str
+
+
 def line_digest(kind: str, data: str) -> bytes:
     """What proves that a stored line is the line that was written."""
     return hashlib.sha256(f"{kind}\n{data}\n".encode()).digest()
@@ -299,6 +309,10 @@ class Mark(NamedTuple):
 
 class Busy(Exception):
     """The database was too busy (deadlock, lock or statement timeout). Nothing was written; try again."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class Rejected(Exception):

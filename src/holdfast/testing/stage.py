@@ -10,6 +10,7 @@ from holdfast.store import (
     Append,
     Beat,
     Beaten,
+    Change,
     Claimed,
     ClaimRequest,
     Database,
@@ -133,6 +134,9 @@ class GatedDatabase:
 
     async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
         await self._carry("execute", lambda: self._real.execute(statements))
+
+    async def change(self, change: Change, *params: Any) -> list[Row]:
+        return await self._carry("change", lambda: self._real.change(change, *params))
 
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         return await self._carry("read_slices", lambda: self._real.read_slices(requests))

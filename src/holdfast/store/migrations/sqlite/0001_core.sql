@@ -265,20 +265,62 @@ CREATE TABLE lane_tickets (
 CREATE INDEX lane_tickets_in_order ON lane_tickets (session_id, lane, held DESC, at);
 CREATE UNIQUE INDEX lane_tickets_held ON lane_tickets (session_id, lane) WHERE held = 1;
 
--- What must reach the outside. It outlives the run that asked for it.
+-- What must reach the outside. It outlives the run that asked for it; run_id is null where no run did. The lease is
+-- locked_by, claim_id, claim_token_hash and lease_until; claim_id stays, so that a holder whose answer was lost can see
+-- whether it settled. seq puts rows of one instant in their order.
 CREATE TABLE outbox (
-    outbox_id       text PRIMARY KEY,
-    run_id          text NOT NULL,
-    target_space    text NOT NULL,
-    payload         text NOT NULL,
-    payload_sha     text NOT NULL,
-    idempotency_key text,
-    status          text NOT NULL,
-    retry_count     integer NOT NULL,
-    next_attempt_at integer NOT NULL,
-    created_at      integer NOT NULL,
-    UNIQUE (target_space, idempotency_key)
+    seq              integer PRIMARY KEY AUTOINCREMENT,
+    outbox_id        text NOT NULL UNIQUE,
+    run_id           text,
+    user_id          text NOT NULL,
+    target_space     text NOT NULL,
+    payload          text NOT NULL,
+    payload_sha      text NOT NULL,
+    idempotency_key  text,
+    status           text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'sent', 'dead')),
+    retry_count      integer NOT NULL DEFAULT 0,
+    max_retries      integer,
+    next_attempt_at  integer NOT NULL,
+    created_at       integer NOT NULL,
+    settled_at       integer,
+    locked_by        text,
+    locked_at        integer,
+    lease_us         integer,
+    lease_until      integer,
+    claim_id         text,
+    claim_token_hash text,
+    deliveries       integer NOT NULL DEFAULT 0,
+    attempts_made    integer NOT NULL DEFAULT 0,
+    last_error       text,
+    error_kind       text,
+    result_ref       text,
+    requeued_from    text,
+    UNIQUE (target_space, idempotency_key),
+    CHECK ((locked_by IS NULL) = (lease_until IS NULL) AND (locked_by IS NULL) = (claim_token_hash IS NULL)),
+    CHECK (status = 'pending' OR locked_by IS NULL),
+    CHECK ((status = 'pending') = (settled_at IS NULL))
 ) STRICT;
+CREATE INDEX outbox_due ON outbox (next_attempt_at, created_at, seq) WHERE status = 'pending';
+CREATE INDEX outbox_twins ON outbox (target_space, payload_sha, settled_at) WHERE status = 'sent';
+-- Of rows with one payload for one space at most one is worked on, so two workers cannot both find nothing sent.
+CREATE UNIQUE INDEX outbox_held ON outbox (target_space, payload_sha) WHERE locked_by IS NOT NULL;
+CREATE INDEX outbox_settled ON outbox (settled_at, outbox_id) WHERE settled_at IS NOT NULL;
+CREATE INDEX outbox_by_run ON outbox (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX outbox_requeued ON outbox (requeued_from) WHERE requeued_from IS NOT NULL;
+
+-- What became of every try to deliver. The end of a row is told once.
+CREATE TABLE outbox_audits (
+    audit_id  text PRIMARY KEY,
+    outbox_id text NOT NULL,
+    at        integer NOT NULL,
+    action    text NOT NULL CHECK (action IN ('allow', 'redirect', 'reject')),
+    reason    text NOT NULL,
+    status    text NOT NULL CHECK (status IN ('success', 'redirected', 'failed')),
+    evidence  text NOT NULL
+) STRICT;
+CREATE INDEX outbox_audits_of ON outbox_audits (outbox_id, at);
+CREATE UNIQUE INDEX outbox_audits_end ON outbox_audits (outbox_id)
+    WHERE reason IN ('outbox_flush_success', 'outbox_flush_dedup_hit', 'outbox_flush_dead');
 
 -- Facts with validity: what was said, called and proposed, and when that held. Nothing updates a row; a snapshot is the
 -- latest fact of each key at an instant, if it is asserted. `created` is the key's first validity, on every fact of it.
