@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import Conflict, HoldfastError, InvalidEntry, NotFound
 from holdfast.identity import check_id, check_name
-from holdfast.journal import boundaries, handoffs, lanes, schedules, wakeups
+from holdfast.journal import boundaries, dead_letters, handoffs, lanes, schedules, wakeups
 from holdfast.journal.checks import check_command, check_fact
 from holdfast.journal.entries import (
     RUN_PREFIX,
@@ -310,6 +310,8 @@ class Journal:
         """The same, for those who mean to be there when the next window of a schedule comes."""
         found = await handoffs.sweep(self) + await lanes.sweep(self)
         timers = await self._store.next_timers()
+        if timers.dead_letter is not None:
+            found += await dead_letters.sweep(self)
         if timers.question is None and timers.window is None:
             # Most of the time nothing has a time of its own, and then nobody needs to ask what time it is.
             return Swept(found, None)
@@ -321,6 +323,13 @@ class Journal:
         moved = await schedules.sweep(self, now)
         # Whoever moved one on does not know yet where to; whoever could not leaves it to others.
         return Swept(found + moved, 0 if moved else None)
+
+    def tell_of_dead_letters(self) -> None:
+        """Runs whose deliveries were just given up hear of it soon."""
+        self.soon(self._tell_of_dead_letters())
+
+    async def _tell_of_dead_letters(self) -> None:
+        await dead_letters.sweep(self)
 
     async def _read_thread(
         self, thread: str, after: int, limit: int | None, *, until_at: int | None = None

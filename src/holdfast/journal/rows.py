@@ -235,7 +235,7 @@ def shared_rows(state: RunState, fact: StorageWritten, rev: int) -> dict[str, Ro
 def outbox_row(state: RunState, fact: OutboxEnqueued, at: int, *, refusal: str | None = None) -> Row:
     """What the outbox has to deliver; with a refusal, what it must not: a dead letter that says why."""
     sent = (fact.target_space, canonical(fact.payload), fact.payload_sha)
-    told = ("pending", 0, at, at, None, None) if refusal is None else ("dead", 0, at, at, at, refusal)
+    told = ("pending", 0, at, at, None, None, 0) if refusal is None else ("dead", 0, at, at, at, refusal, 1)
     key = fact.idempotency_key if refusal is None else None
     return (fact.outbox_id, state.run_id, state.user_id, *sent, key, *told)
 

@@ -184,7 +184,7 @@ class Leases:
 
     async def settle(self, outbox_id: str, worker_id: str, token: str | None, **how: Any) -> bool:
         """Let go of a row in the named way, with an audit in the same commit if one is given."""
-        return await self._rows.settle(
+        settled = await self._rows.settle(
             Settlement(
                 str(outbox_id),
                 worker_id,
@@ -193,6 +193,9 @@ class Leases:
                 **how,
             )
         )
+        if settled and how["status"] == "dead":
+            self._journal.tell_of_dead_letters()
+        return settled
 
     async def renew(self, outbox_id: str, worker_id: str, token: str | None) -> bool:
         token_hash = None if token is None else _hashed(token)

@@ -50,7 +50,8 @@ def _follow(row: dict[str, Any], reason: str, at: int, evidence: dict[str, Any])
     elif reason in (DEAD, RETRY):
         row.update(last_error=evidence.get("error"), error_kind=evidence.get("error_kind"))
     if reason == DEAD:
-        row.update(status="dead", settled_at=at)
+        # Whether its run was told is in the run's own entries, which were not lost.
+        row.update(status="dead", settled_at=at, told=1)
     if reason == RETRY:
         due_at = to_us(datetime.fromisoformat(evidence["next_attempt_at"]))
         row.update(retry_count=evidence["retry_count"], next_attempt_at=due_at)

@@ -254,6 +254,15 @@ class NoteWakeup(Command, frozen=True, kw_only=True):
     runnable_key: str = ROOT
 
 
+class NoteDeadLetter(Command, frozen=True, kw_only=True):
+    """A delivery that this run asked for was given up."""
+
+    outbox_id: str
+    target_space: str
+    error: str | None = None
+    error_kind: str | None = None
+
+
 class Delete(Command, frozen=True, kw_only=True):
     """Hide the run; one that is not over is cancelled first. While somebody works on it only with `force`."""
 

@@ -416,6 +416,19 @@ def _note_wakeup(state: RunState, command: commands.NoteWakeup, now: int) -> Dec
     return Decision(facts=(facts.LiveWakeupEmitted(runnable_key=command.runnable_key),))
 
 
+def _note_dead_letter(state: RunState, command: commands.NoteDeadLetter, now: int) -> Decision:
+    """The run hears of it and goes on; what that means is for its handlers to say."""
+    if not state.exists or state.terminal:
+        return Decision(refusal="terminal_run" if state.exists else "not_found")
+    data = {
+        "outbox_id": command.outbox_id,
+        "target_space": command.target_space,
+        "error": command.error,
+        "error_kind": command.error_kind,
+    }
+    return Decision(facts=(facts.Event(type="outbox_dead", data=data),))
+
+
 def _delete(state: RunState, command: commands.Delete, now: int) -> Decision:
     if not state.exists:
         return Decision(refusal="not_found")
@@ -476,6 +489,7 @@ _DECIDERS: dict[type[Command], Callable[[RunState, Any, int], Decision]] = {
     commands.CallEndpoint: _call_endpoint,
     commands.EnterLane: _enter_lane,
     commands.NoteWakeup: _note_wakeup,
+    commands.NoteDeadLetter: _note_dead_letter,
     commands.Delete: _delete,
     commands.Recover: _recover,
 }

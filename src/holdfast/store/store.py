@@ -71,6 +71,8 @@ class Timers(NamedTuple):
     """The next window of a schedule."""
     one_shot: int | None
     """The next window of a schedule that has only one. Cron never ends."""
+    dead_letter: int | None
+    """When a delivery was given up whose run was not told yet."""
 
 
 class Store(Generic[S]):
@@ -238,7 +240,8 @@ class Store(Generic[S]):
             SELECT
                 (SELECT min(boundary_expires_at) FROM {s}runs WHERE boundary_expires_at IS NOT NULL),
                 (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL),
-                (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL AND cron IS NULL)
+                (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL AND cron IS NULL),
+                (SELECT min(settled_at) FROM {s}outbox WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL)
         """
         return Timers(*(await self.fetch(sql))[0])
 

@@ -309,6 +309,7 @@ OUTBOX = Table(
         "created_at": "bigint",
         "settled_at": "bigint",
         "last_error": "text",
+        "told": "int",
     },
     moments=frozenset({"next_attempt_at", "created_at", "settled_at"}),
     insert_only=True,

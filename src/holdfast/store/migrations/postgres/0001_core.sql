@@ -313,6 +313,7 @@ CREATE TABLE {s}outbox (
     error_kind       text,
     result_ref       text,
     requeued_from    text COLLATE "C",
+    told             integer NOT NULL DEFAULT 0,
     UNIQUE (target_space, idempotency_key),
     CHECK ((locked_by IS NULL) = (lease_until IS NULL) AND (locked_by IS NULL) = (claim_token_hash IS NULL)),
     CHECK (status = 'pending' OR locked_by IS NULL),
@@ -328,6 +329,8 @@ CREATE UNIQUE INDEX outbox_held ON {s}outbox (target_space, payload_sha) WHERE l
 CREATE INDEX outbox_settled ON {s}outbox (settled_at, outbox_id) WHERE settled_at IS NOT NULL;
 CREATE INDEX outbox_by_run ON {s}outbox (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX outbox_requeued ON {s}outbox (requeued_from) WHERE requeued_from IS NOT NULL;
+-- Dead letters whose runs have not heard of them.
+CREATE INDEX outbox_untold ON {s}outbox (settled_at) WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL;
 ALTER TABLE {s}outbox ADD PRIMARY KEY (outbox_id);
 
 -- Facts with validity: what was said, called and proposed, and when that held. Nothing updates a row; a snapshot is the

@@ -295,6 +295,7 @@ CREATE TABLE outbox (
     error_kind       text,
     result_ref       text,
     requeued_from    text,
+    told             integer NOT NULL DEFAULT 0,
     UNIQUE (target_space, idempotency_key),
     CHECK ((locked_by IS NULL) = (lease_until IS NULL) AND (locked_by IS NULL) = (claim_token_hash IS NULL)),
     CHECK (status = 'pending' OR locked_by IS NULL),
@@ -307,6 +308,8 @@ CREATE UNIQUE INDEX outbox_held ON outbox (target_space, payload_sha) WHERE lock
 CREATE INDEX outbox_settled ON outbox (settled_at, outbox_id) WHERE settled_at IS NOT NULL;
 CREATE INDEX outbox_by_run ON outbox (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX outbox_requeued ON outbox (requeued_from) WHERE requeued_from IS NOT NULL;
+-- Dead letters whose runs have not heard of them.
+CREATE INDEX outbox_untold ON outbox (settled_at) WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL;
 
 -- What became of every try to deliver. The end of a row is told once.
 CREATE TABLE outbox_audits (
