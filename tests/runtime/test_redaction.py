@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Done, Fail, Holdfast, Retry
+from holdfast import Context, DeadLetter, Done, Fail, Holdfast, Retry, RetryPolicy, RunInfo, Workflow
 from holdfast.redaction import HIDDEN, Redaction, is_sensitive, logger
 from tests.contract.builders import claim_one, create, look
 from tests.runtime.clogs import on_advance
@@ -56,9 +56,40 @@ async def everything(hf: Holdfast, configuration: str) -> str:
         tables = [row[0] for row in await hf.journal.store.fetch(sql, schema)]
     else:
         tables = [row[0] for row in await hf.journal.store.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    assert {"journal", "runs", "tool_calls", "turns", "steps"} <= set(tables)
+    assert {"journal", "runs", "tool_calls", "turns", "steps", "outbox", "outbox_audits"} <= set(tables)
     rows = [(name, await hf.journal.store.fetch(f"SELECT * FROM {{s}}{name}")) for name in tables]
     return "\n".join(f"{name} {row!r}" for name, found in rows for row in found)
+
+
+async def deliver_in_vain(hf: Holdfast, text: str) -> None:
+    """One row that is tried again, one that is dead, both with everything in their errors."""
+
+    @hf.deliver("again")
+    async def again(payload: Any, **_: Any) -> None:
+        raise ConnectionError(text)
+
+    @hf.deliver("never")
+    async def never(payload: Any, **_: Any) -> None:
+        raise DeadLetter(text)
+
+    for space in ("again", "never"):
+        await hf.outbox.enqueue({"to": "ann"}, space)
+    counts = await hf.outbox.flush_once()
+    assert sum(counts.values()) == 2
+
+
+async def fail_a_workflow(hf: Holdfast, text: str) -> RunInfo:
+    flow = Workflow("leaking")
+
+    @flow.step(retry=RetryPolicy(max_attempts=1))
+    async def leak(ctx: Context, input: Any) -> None:
+        raise RuntimeError(text)
+
+    hf.register(flow)
+    run = await hf.start(flow, session_id="s", metadata={**NAMED, "note": text}, queue="flows")
+    for _ in range(2):
+        await hf.advance(queues=["flows"])
+    return run
 
 
 @pytest.mark.clause("SB-3", "C-25", "C-13")
@@ -97,6 +128,8 @@ async def test_no_canary_is_found_in_any_table_stream_or_log(
     await hf.audit.record_tool_call_done("r", "c", status="failed", error_kind="e", error_msg=text)
     await hf.audit.record_tool_call_requested("r", "d", tool_name="t", arguments_json=[text])
     await hf.audit.record_tool_call_done("r", "d", status="completed", outcome_json={**NAMED, "note": text})
+    await deliver_in_vain(hf, text)
+    runs.append(await fail_a_workflow(hf, text))
     logger("holdfast.worker").error("something broke: %s", text, exc_info=RuntimeError(text))
     for run in (*runs, asked, stopped, claimed):
         shown += [repr(event) async for event in hf.events(run.run_id)]
