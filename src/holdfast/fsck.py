@@ -95,6 +95,8 @@ class _Survey:
 
 async def fsck(journal: Journal, run_id: str | None = None, *, user_id: str | None = None) -> FsckReport:
     """Refold and compare: one run, every run of one user, or everything."""
+    if run_id is not None:
+        check_id(run_id, "run_id")
     # Before the runs: their entries only become more, so what these rows speak of is in every later picture.
     open_handoffs = await journal.store.handoffs()
     shared = await _shared_rows(journal)

@@ -27,6 +27,11 @@ def run(office: Office, *words: str, cwd: Path | None = None) -> subprocess.Comp
     )
 
 
+def heeds_interrupts() -> None:
+    """A shell that runs the tests in the background has made everything deaf to interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_exit_codes(office: Office) -> None:
     assert run(office, "runs").returncode == 0
     assert run(office, "signal", "done").returncode == 1
@@ -82,6 +87,7 @@ def test_tail_follows_until_it_is_interrupted(office: Office) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heeds_interrupts,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -100,6 +106,7 @@ def test_a_watched_list_stays(office: Office) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heeds_interrupts,
     ) as process:
         assert process.stderr is not None
         with pytest.raises(subprocess.TimeoutExpired):

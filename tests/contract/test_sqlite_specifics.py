@@ -200,7 +200,7 @@ class TestSharing:
                 await patiently(lambda: database.execute(note), patience_s=0.1)
         await database.execute(note)
 
-        assert caught.value.code == "database_unavailable"
+        assert caught.value.code == "database_timeout"
         assert await database.fetch("SELECT thread, rev FROM threads") == [("notes", 1)]
         await database.close()
 

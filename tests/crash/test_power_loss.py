@@ -105,7 +105,7 @@ async def test_a_process_killed_at_a_write_leaves_all_it_acknowledged(tmp_path: 
 @pytest.mark.parametrize(
     "fault",
     [f"fdatasync:error=EIO:when={n}" for n in (1, 3, 4, 7, 12)]
-    + [f"pwrite64:error=ENOSPC:when={n}" for n in (1, 4, 9, 40, 150, 210)],
+    + [f"pwrite64:error=ENOSPC:when={n}" for n in (1, 4, 9, 40, 150, 310)],
 )
 async def test_an_error_of_the_disk_is_overcome_or_told(tmp_path: Path, fault: str) -> None:
     result = strike(tmp_path, Workload(), fault)
@@ -115,7 +115,7 @@ async def test_an_error_of_the_disk_is_overcome_or_told(tmp_path: Path, fault: s
     assert await broken_promises(tmp_path, result) == []
 
 
-@pytest.mark.parametrize("fault", ["fdatasync:error=EIO:when=14..34", "pwrite64:error=ENOSPC:when=200..220"])
+@pytest.mark.parametrize("fault", ["fdatasync:error=EIO:when=14..34", "pwrite64:error=ENOSPC:when=300..320"])
 async def test_a_disk_that_fails_for_a_while_gives_typed_errors_and_then_works_on(tmp_path: Path, fault: str) -> None:
     result = strike(tmp_path, Workload(rounds=6, patience_s=0.05), fault)
 

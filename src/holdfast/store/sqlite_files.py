@@ -85,5 +85,5 @@ class Turnstile:
                 return
             except BlockingIOError:
                 if ambient.monotonic() >= deadline:
-                    raise Busy("another process has been writing this database for too long") from None
+                    raise Busy("another process has been writing this database for too long", timed_out=True) from None
                 ambient.pause(0.0002)
