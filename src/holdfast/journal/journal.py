@@ -176,7 +176,7 @@ class Journal:
         """
         check_id(run_id, "run_id")
         check_command(command)
-        command = redacted(command, self._redaction)
+        command = redacted(command, self._redaction, max_bytes=self._limits.max_body_bytes)
         request = request_for(run_id, command)
         intention = Intention(
             request=request,
@@ -202,7 +202,7 @@ class Journal:
         members, states = [], []
         for run_id, given in creations:
             check_command(given)
-            command = redacted(given, self._redaction)
+            command = redacted(given, self._redaction, max_bytes=self._limits.max_body_bytes)
             # Several of one lane may come together, so none enters before all of them stand in it.
             before = RunState(run_id=run_id, lane_head=UNKNOWN)
             plan = plan_command(command, self._limits)(before, 0, PENDING)

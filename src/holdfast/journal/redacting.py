@@ -11,16 +11,21 @@ from msgspec.structs import replace
 from holdfast.protocol import commands
 from holdfast.protocol.commands import ChildStart, Command, Staged
 from holdfast.protocol.outcomes import Fail, Outcome, Retry
+from holdfast.protocol.values import canonical
 from holdfast.redaction import Redaction
 
 
-def redacted(command: Command, redaction: Redaction) -> Command:
-    """The command without secrets where people would see them."""
+def redacted(command: Command, redaction: Redaction, *, max_bytes: int) -> Command:
+    """The command without secrets where people would see them. What is too large to be kept is left for its refusal."""
     match command:
         case commands.Create() if command.fact.metadata:
+            if len(canonical(command.fact.metadata)) > max_bytes:
+                return command
             fact = replace(command.fact, metadata=redaction.masked(command.fact.metadata))
             return replace(command, fact=fact)
         case commands.Pause() | commands.OpenBoundary() | commands.StartChild() if command.metadata:
+            if len(canonical(command.metadata)) > max_bytes:
+                return command
             return replace(command, metadata=redaction.masked(command.metadata))
         case commands.Settle():
             outcome, staged = _outcome(command.outcome, redaction), _staged(command.staged, redaction)
