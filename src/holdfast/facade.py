@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import msgspec
 
 from holdfast import ambient
-from holdfast.errors import InvalidValue
+from holdfast.errors import Conflict, InvalidValue
 from holdfast.executor import Executor, TickResult
 from holdfast.flow import Flow, Flows
 from holdfast.flow.definition import Body
@@ -19,6 +19,7 @@ from holdfast.identity import check_id
 from holdfast.moments import from_us
 from holdfast.outbox import Outbox
 from holdfast.protocol.backoff import RetryPolicy
+from holdfast.protocol.graphs import CHANGED
 from holdfast.protocol.values import whole_number
 from holdfast.runtime import RunInfo, Upkeep
 from holdfast.runtime.blocking import Blocking
@@ -28,6 +29,7 @@ from holdfast.worker import RunWorker
 from holdfast.workflow import Workflow, Workflows
 
 FOREVER_MS = 1 << 50
+EMPTY_PASSES_MAX = 3
 D = TypeVar("D", bound=Callable[..., Any])
 
 
@@ -111,6 +113,15 @@ class Holdfast(Upkeep):
         clog_id = flow if isinstance(flow, str) else flow.name
         return await self.create_run(session_id=session_id, clog_id=clog_id, input=input, **options)
 
+    async def replay(self, run_id: str, *, new_run_id: str | None = None, allow_irreversible: bool = False) -> RunInfo:
+        """As for any run; a workflow whose definition has changed since is a `Conflict` (`workflow_changed`)."""
+        state = (await self.journal.slices([check_id(run_id, "run_id")])).get(run_id)
+        known = self._workflows.get(state.clog_id) if state else None
+        if state and known and state.definition not in (None, known.newest):
+            text = f"workflow {state.clog_id} has changed since run {run_id} began; start a new run of it instead"
+            raise Conflict(text, code=CHANGED)
+        return await super().replay(run_id, new_run_id=new_run_id, allow_irreversible=allow_irreversible)
+
     async def advance(
         self, budget_ms: int | None = None, max_runs: int | None = None, queues: Sequence[str] | None = None
     ) -> AdvanceResult:
@@ -175,14 +186,18 @@ class Holdfast(Upkeep):
 
         A cron has no end, so nothing jumps to its next window; those that are passed on the way are started.
         """
-        ticks = 0
+        ticks = empty = 0
         while ticks < max_ticks:
             result = await self.advance(max_runs=max_ticks - ticks)
             ticks += result.advanced
+            empty = 0 if result.advanced else empty + 1
             if result.advanced:
                 continue
             timers = await self._store.next_timers()
-            if not self._jump(await self._next_due(None, timers.question, timers.one_shot)):
+            due_at = await self._next_due(None, timers.question, timers.one_shot)
+            # A pass without a tick may have made something due: a lost claim that it ended, a question that it closed.
+            is_due = due_at is not None and due_at <= await self._store.now()
+            if not (is_due and empty <= EMPTY_PASSES_MAX) and not self._jump(due_at):
                 break
         return ticks
 

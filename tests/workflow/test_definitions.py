@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidValue, Workflow
+from holdfast import Conflict, Holdfast, InvalidValue, Workflow
+from holdfast.protocol.graphs import Node
+from holdfast.workflow.definition import Code
 from tests.conftest import FakeClock
 from tests.workflow.test_steps import diamond, started
 
@@ -54,6 +56,11 @@ def map_over_nothing(flow: Workflow) -> None:
     flow.map("m", over="gone")(nothing)
 
 
+def map_over_a_stranger(flow: Workflow) -> None:
+    flow._add_node(Node(name="a", kind="wait"), Code())
+    flow._add_node(Node(name="m", kind="map", over="a"), Code(function=nothing))
+
+
 def three_in_a_ring(flow: Workflow) -> None:
     for name, before in (("a", "c"), ("b", "a"), ("c", "b")):
         flow.step(name, after=[before])(nothing)
@@ -76,6 +83,7 @@ def three_in_a_ring(flow: Workflow) -> None:
         (undo_of_nothing, ["'b' has a compensation"]),
         (asks_for_a_stranger, ["'b' asks for 'c'"]),
         (map_over_nothing, ["'m'", "'gone'"]),
+        (map_over_a_stranger, ["map 'm' goes over 'a', which is none of its parents"]),
     ],
 )
 async def test_a_graph_that_cannot_be_run_is_refused_and_the_culprits_are_named(
@@ -170,6 +178,64 @@ async def test_a_changed_definition_fails_closed(hf: Holdfast, clock: FakeClock)
     kinds = [entry.kind for entry in await hf.journal.read(f"run:{run.run_id}")]
     assert "attempt_failed" in kinds
     assert "attempt_completed" not in kinds
+
+
+@pytest.mark.clause("SB-12")
+async def test_a_changed_definition_takes_no_error_route(hf: Holdfast) -> None:
+    def routed(version: str) -> Workflow:
+        flow = Workflow("routed", version=version)
+
+        @flow.step(on_error="refund")
+        async def pay(ctx: Any, input: Any) -> str:
+            return "paid"
+
+        @flow.step()
+        async def refund(ctx: Any, error: Any) -> str:
+            return "refunded"
+
+        return flow
+
+    hf.register(routed("1"))
+    run = await hf.start("routed", session_id="s")
+    await hf.advance()
+    hf._workflows["routed"]._definitions.clear()
+    hf.register(routed("2"))
+    await hf.advance()
+    hf.register(routed("1"))
+    await hf.drain()
+
+    info = await hf.get_run(run.run_id)
+    assert info is not None
+    assert (info.status, info.error_kind) == ("failed", "workflow_changed")
+
+
+@pytest.mark.clause("SB-12")
+async def test_a_replay_under_a_changed_definition_is_refused(hf: Holdfast) -> None:
+    run = await started(hf, diamond(), 1)
+    await hf.drain()
+    hf.register(changed("2"))
+
+    with pytest.raises(Conflict) as caught:
+        await hf.replay(run.run_id)
+
+    assert caught.value.code == "workflow_changed"
+
+
+def test_what_is_declared_too_late_is_refused() -> None:
+    flow = declared(("a", []))
+    _ = flow.graph
+
+    for late in (lambda: flow.step("b")(nothing), lambda: flow.compensate("a")(nothing), lambda: flow.pause("p")):
+        with pytest.raises(ValueError, match="declare all of its steps before"):
+            late()
+
+
+def test_a_condition_decides_at_once() -> None:
+    async def later(results: dict[str, Any]) -> bool:
+        return False
+
+    with pytest.raises(InvalidValue, match="plain function"):
+        Workflow("w").step("a", when=later)(nothing)
 
 
 @pytest.mark.clause("SB-12")

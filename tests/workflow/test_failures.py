@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Fail, Holdfast, Retry, RetryPolicy, Workflow
+from holdfast import Continue, Fail, Holdfast, Retry, RetryPolicy, Wait, Workflow
 from holdfast.runtime import RunInfo
 from tests.conftest import FakeClock
 from tests.workflow.test_steps import ended, started
@@ -204,6 +204,121 @@ async def test_siblings_that_nobody_holds_are_withdrawn_and_those_in_hand_are_wa
     assert seen is not None
     states = sorted(node.state for node in seen.nodes if node.kind != "compensation")
     assert states == ["completed", "failed", "skipped"]
+
+
+def two_and_a_map(undone: list[str]) -> Workflow:
+    """A sibling that will fail beside a map, both with compensations."""
+    flow = Workflow("beside")
+
+    @flow.step()
+    async def load(ctx: Any, input: Any) -> list[int]:
+        return [1, 2]
+
+    @flow.step(after=["load"])
+    async def sibling(ctx: Any, load: Any) -> None:
+        return None
+
+    @flow.map("lines", over="load")
+    async def line(ctx: Any, item: int) -> int:
+        return item
+
+    for name in ("load", "lines", "sibling"):
+
+        @flow.compensate(name)
+        async def undo(ctx: Any, result: Any, name: str = name) -> None:
+            undone.append(name)
+
+    return flow
+
+
+async def test_a_map_in_hand_that_completes_while_others_are_undone_is_undone_too(hf: Holdfast) -> None:
+    undone: list[str] = []
+    run = await started(hf, two_and_a_map(undone))
+    await hf.advance()
+    await hf.advance()
+    claims = {claim.runnable_key: claim for claim in await hf.claim_next(limit=2)}
+    await hf.release(claims["lines"])
+    await hf.execute_next()
+    items = await hf.claim_next(limit=2)
+    await hf.fail(claims["sibling"], "broken", retry=False)
+    await hf.advance()
+
+    for item in items:
+        await hf.complete(item, 1)
+    await hf.drain()
+
+    assert undone == ["lines", "load"]
+    assert (await info_of(hf, run)).last_error == "step sibling failed: broken"
+
+
+@pytest.mark.parametrize("answer", [Wait(), Wait(seconds=86_400), Continue(), Retry("again")], ids=repr)
+async def test_a_step_in_hand_cannot_hold_up_the_undoing(hf: Holdfast, answer: Any) -> None:
+    undone: list[str] = []
+    run = await started(hf, two_and_a_map(undone))
+    await hf.advance()
+    await hf.advance()
+    claims = {claim.runnable_key: claim for claim in await hf.claim_next(limit=2)}
+    await hf.fail(claims["sibling"], "broken", retry=False)
+    await hf.advance()
+
+    await hf.complete(claims["lines"], answer)
+    await hf.drain()
+
+    assert (await info_of(hf, run)).status == "failed"
+    assert undone == ["load"]
+
+
+@pytest.mark.parametrize("how", ["released", "lost"])
+async def test_work_that_comes_back_while_others_are_undone_is_not_begun_again(
+    hf: Holdfast, clock: FakeClock, how: str
+) -> None:
+    undone: list[str] = []
+    flow = two_and_a_map(undone)
+    flow.approval("ask", after=["load"])
+    run = await started(hf, flow)
+    await hf.advance()
+    await hf.advance()
+    claims = {claim.runnable_key: claim for claim in await hf.claim_next(limit=3)}
+    await hf.fail(claims["sibling"], "broken", retry=False)
+    await hf.advance()
+
+    if how == "released":
+        await hf.release(claims["lines"])
+        await hf.release(claims["ask"])
+    else:
+        clock.advance(60)
+    await hf.drain()
+
+    assert (await info_of(hf, run)).status == "failed"
+    assert undone == ["load"]
+    assert (await hf.approvals()).items == []
+
+
+async def test_a_lost_worker_does_not_stop_the_undoing(hf: Holdfast, clock: FakeClock) -> None:
+    calls: list[str] = []
+    flow = Workflow("lost")
+
+    @flow.step()
+    async def first(ctx: Any, input: Any) -> int:
+        return 1
+
+    @flow.compensate("first")
+    async def undo(ctx: Any, result: int) -> None:
+        calls.append("undone")
+
+    @flow.step(after=["first"])
+    async def deadly(ctx: Any, first: int) -> None:
+        return None
+
+    run = await started(hf, flow, max_deliveries=1)
+    await hf.advance()
+    await hf.advance()
+    assert [claim.runnable_key for claim in await hf.claim_next()] == ["deadly"]
+    clock.advance(60)
+    await hf.drain()
+
+    info = await info_of(hf, run)
+    assert (info.status, info.error_kind, calls) == ("failed", "worker_lost", ["undone"])
 
 
 @pytest.mark.clause("H-S7")

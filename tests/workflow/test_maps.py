@@ -113,6 +113,16 @@ async def test_an_item_is_tried_again_by_itself(hf: Holdfast, clock: FakeClock) 
     assert sorted(calls) == [0, 1, 1, 2]
 
 
+async def test_what_an_item_does_to_its_value_is_its_own_business(hf: Holdfast) -> None:
+    async def spoil(ctx: Any, item: dict[str, int]) -> int:
+        item["n"] += 1
+        if ctx.attempt == 0:
+            raise ValueError("once")
+        return item["n"]
+
+    assert await ended(hf, mapped([{"n": 1}, {"n": 5}], spoil)) == {"join": [2, 6]}
+
+
 async def test_an_item_that_fails_for_good_fails_the_map_and_the_run(hf: Holdfast) -> None:
     async def picky(ctx: Any, item: int) -> Any:
         return Fail("bad line") if item == 2 else item

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Workflow
+from holdfast.protocol.planning import OPEN_MAX
 from tests.conftest import FakeClock, Opener
 from tests.runtime.clogs import shared
 from tests.workflow.test_steps import diamond, started
@@ -36,9 +37,9 @@ async def test_a_result_that_nobody_applied_and_a_plan_that_nobody_scheduled_are
     await hf.recover(run.run_id)
     assert (await hf.get_run(run.run_id)).rev == head  # type: ignore[union-attr]
 
+    await hf.drain()
     told = await kinds(hf, run.run_id)
     assert told.index(("attempt_scheduled", "left")) < told.index(("runnable_applied", "top"))
-    await hf.drain()
     assert await hf.result(run.run_id) == {"bottom": [4, 30]}
 
 
@@ -93,10 +94,44 @@ async def test_a_step_that_kills_its_workers_fails_the_run(hf: Holdfast, clock: 
         clock.advance(60)
 
     assert await hf.claim_next() == []
+    await hf.drain()
 
     info = await hf.get_run(run.run_id)
     assert info is not None
     assert (info.status, info.error_kind) == ("failed", "worker_lost")
+
+
+async def test_a_step_whose_workers_are_lost_goes_its_error_route(hf: Holdfast, clock: FakeClock) -> None:
+    flow = Workflow("deadly")
+
+    @flow.step(on_error="mourn")
+    async def deadly(ctx: Any, input: Any) -> None:
+        return None
+
+    @flow.step()
+    async def mourn(ctx: Any, error: dict[str, Any]) -> str:
+        return str(error["kind"])
+
+    run = await started(hf, flow, max_deliveries=1)
+    await hf.advance()
+    await hf.claim_next()
+    clock.advance(60)
+    await hf.drain()
+
+    assert await hf.result(run.run_id) == {"mourn": "worker_lost"}
+
+
+async def test_steps_that_wait_for_room_are_not_left_half_done(hf: Holdfast) -> None:
+    flow = Workflow("crowd")
+    for number in range(OPEN_MAX + 30):
+        flow.wait(f"w{number}", seconds=3_600)
+    run = await started(hf, flow)
+    await hf.advance()
+    head = (await hf.get_run(run.run_id)).rev  # type: ignore[union-attr]
+
+    await hf.recover(run.run_id)
+
+    assert (await hf.get_run(run.run_id)).rev == head  # type: ignore[union-attr]
 
 
 @pytest.mark.clause("SB-8")
@@ -150,6 +185,40 @@ async def test_a_fork_may_cut_a_workflow_anywhere(hf: Holdfast) -> None:
     await hf.drain()
 
     assert {str(await hf.result(copy.run_id)) for copy in copies} == {"{'bottom': [3, 20]}"}
+
+
+@pytest.mark.parametrize("limit", [1, 2, None])
+async def test_a_fork_may_cut_a_map_and_a_wait_anywhere(hf: Holdfast, clock: FakeClock, limit: int | None) -> None:
+    flow = Workflow("cut")
+
+    @flow.step()
+    async def load(ctx: Any, input: Any) -> list[int]:
+        return [1, 2, 3]
+
+    @flow.map("double", over="load", limit=limit)
+    async def double(ctx: Any, item: int) -> int:
+        return item * 2
+
+    flow.wait("nap", seconds=3_600, after=["double"])
+    run = await started(hf, flow)
+    for _ in range(20):
+        await hf.advance()
+    asleep = await hf.get_run(run.run_id)
+    assert asleep is not None
+    assert asleep.status == "waiting"
+
+    copies = [await hf.fork(run.run_id, at_rev=rev) for rev in range(1, asleep.rev + 1)]
+    for _ in range(40):
+        await hf.advance()
+    assert {(await hf.get_run(copy.run_id)).status for copy in copies} == {"waiting"}  # type: ignore[union-attr]
+    clock.advance(3_600)
+    await hf.drain()
+
+    for copy in copies:
+        assert await hf.result(copy.run_id) == {"nap": None}
+        seen = await hf.graph(copy.run_id)
+        assert seen is not None
+        assert [node.state for node in seen.nodes] == ["completed"] * 3
 
 
 async def test_a_workflow_is_rebuilt_from_its_journal_in_the_middle(hf: Holdfast) -> None:

@@ -227,6 +227,37 @@ async def test_a_step_may_come_back_to_its_work(hf: Holdfast, clock: FakeClock, 
     assert calls == 2
 
 
+async def test_a_step_cannot_wait_for_nothing(hf: Holdfast) -> None:
+    flow = Workflow("bare")
+
+    @flow.step(retry=RetryPolicy(max_attempts=1))
+    async def bare(ctx: Any, input: Any) -> Wait:
+        return Wait()
+
+    run = await started(hf, flow)
+    await hf.drain()
+
+    info = await hf.get_run(run.run_id)
+    assert info is not None
+    assert (info.status, info.error_kind) == ("failed", "invalid_outcome")
+
+
+async def test_parents_may_have_any_name(hf: Holdfast) -> None:
+    flow = Workflow("names")
+    names = ["timeout", "function", "self", "args", "named"]
+    for name in names:
+
+        @flow.step(name)
+        async def root(ctx: Any, input: Any, name: str = name) -> str:
+            return name
+
+    @flow.step(after=names)
+    def join(ctx: Any, **given: Any) -> list[str]:
+        return sorted(given)
+
+    assert await ended(hf, flow) == {"join": sorted([*names, "input"])}
+
+
 async def test_a_step_that_is_not_wanted_is_skipped_and_its_children_see_none(hf: Holdfast) -> None:
     calls: list[Any] = []
     flow = Workflow("picky")

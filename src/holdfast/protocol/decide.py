@@ -17,9 +17,10 @@ from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import RECEIVE, UNANSWERED, joined, oldest_signal
 from holdfast.protocol.judging import judge_claim
 from holdfast.protocol.lanes import its_turn
-from holdfast.protocol.planning import intent
+from holdfast.protocol.planning import is_left_half_done, look_again
+from holdfast.protocol.runnables import is_withdrawn
 from holdfast.protocol.settle import STORAGE_CONFLICT, deletions, enqueued, last_words, settle, stage
-from holdfast.protocol.state import Boundary, RunState, counted
+from holdfast.protocol.state import Boundary, RunState, Work, counted
 from holdfast.protocol.storage import facts_of, has_changed
 from holdfast.protocol.values import digest
 
@@ -73,8 +74,13 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
         )
     if state.cancel_requested_at is not None:
         return end(state, decided, facts.RunTerminal(status="cancelled", error_kind="cancelled"))
+    if state.undoing and is_withdrawn(state, work.key):
+        return Decision(facts=(*decided, *look_again(state)), refusal="terminal_attempt")
     if work.deliveries >= state.max_deliveries or (work.claim and not state.resumable):
         lost = f"the worker was lost {work.deliveries} times while working on this input"
+        if work.key != ROOT and state.definition is not None:
+            # The step failed, not the run: whether that is routed or undone is for the planner to say.
+            return Decision(facts=(*decided, *_lost_step(work, command, lost), *look_again(state)))
         return end(state, decided, facts.RunTerminal(status="failed", error=lost, error_kind="worker_lost"))
     claimed = facts.AttemptClaimed(
         runnable_key=work.key,
@@ -85,6 +91,18 @@ def _claim(state: RunState, command: commands.Claim, now: int) -> Decision:
         attempt=work.attempt,
     )
     return Decision(facts=(*decided, claimed))
+
+
+def _lost_step(work: Work, command: commands.Claim, error: str) -> tuple[Fact, ...]:
+    """A claim that ends as it begins: nobody is called, and the attempt has its failure."""
+    fence: dict[str, Any] = {
+        "runnable_key": work.key,
+        "claim_id": command.claim_id,
+        "claim_token_hash": command.claim_token_hash,
+    }
+    claimed = facts.AttemptClaimed(**fence, owner_id=command.owner_id, lease_us=command.lease_us, attempt=work.attempt)
+    failed = facts.AttemptFailed(**fence, error=error, error_kind="worker_lost", result_digest="worker_lost")
+    return claimed, failed
 
 
 def _heartbeat(state: RunState, command: commands.Heartbeat, now: int) -> Decision:
@@ -118,7 +136,7 @@ def _release(state: RunState, command: commands.Release, now: int) -> Decision:
     if state.cancel_requested_at is not None and len(state.live_claims(now)) == 1:
         # The last holder lets go of a run that someone wants to stop: nobody else may begin on it.
         return end(state, [released], facts.RunTerminal(status="cancelled", error_kind="cancelled"))
-    return Decision(facts=(released,))
+    return Decision(facts=(released, *(look_again(state) if state.undoing else ())))
 
 
 def _emit(state: RunState, command: commands.Emit, now: int) -> Decision:
@@ -320,6 +338,9 @@ def _open_boundary(state: RunState, command: commands.OpenBoundary, now: int) ->
     refusal = lost_fence(state, command, now)
     if refusal:
         return refuse(state, refusal, "manual_step_paused", command)
+    if state.undoing:
+        # Nobody is asked about a run that has failed.
+        return Decision(refusal="terminal_attempt")
     if state.boundary:
         same = (state.boundary.step, state.boundary.occurrence) == (command.step, command.occurrence)
         return Decision(repeat_rev=state.boundary.rev) if same else Decision(refusal="active_manual_step")
@@ -445,6 +466,10 @@ def _recover(state: RunState, command: commands.Recover, now: int) -> Decision:
     """Missing intents first, so that nothing planned is lost; then results, in the order in which they came."""
     if not state.exists or state.terminal:
         return Decision(refusal=None if state.exists else "not_found", repeat_rev=state.rev)
+    if state.definition is not None:
+        # What a workflow's steps are followed by, and which of them wait for room, is for its planner to say.
+        again = look_again(state) if is_left_half_done(state) else ()
+        return Decision(facts=again, repeat_rev=None if again else state.rev)
     planned = [item for item in state.runnables.values() if item.scheduled_rev is None and item.status == "planned"]
     # One that was planned a moment ago is left alone: nobody has looked up its input.
     unscheduled = [item for item in planned if item.key in command.inputs]
@@ -459,9 +484,6 @@ def _recover(state: RunState, command: commands.Recover, now: int) -> Decision:
         facts.RunnableApplied(runnable_key=item.key, result_digest=item.result_digest or "")
         for item in sorted(unapplied, key=lambda item: item.result_rev or 0)
     ]
-    if state.definition is not None and ROOT not in state.work and (decided or not state.work):
-        # What follows from these, and what a workflow without any work waits for, is for its planner to say.
-        decided.append(intent(ROOT, ""))
     return Decision(facts=tuple(decided), repeat_rev=None if decided else state.rev)
 
 

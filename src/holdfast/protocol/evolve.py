@@ -200,7 +200,8 @@ def _abandoned(state: RunState, fact: facts.TickAbandoned, at: int) -> RunState:
     if verdict != "expired_claim":
         return refuse(state, fact, verdict or "active_claim")
     work = state.work[fact.runnable_key]
-    return close_tick(state, fact.tick_id, "abandoned").with_work(replace(work, claim=None))
+    state = close_tick(state, fact.tick_id, "abandoned").with_work(replace(work, claim=None))
+    return runnables.withdraw(state, work.key) if runnables.is_withdrawn(state, work.key) else state
 
 
 def _release(state: RunState, key: str, at: int) -> RunState:
@@ -208,7 +209,8 @@ def _release(state: RunState, key: str, at: int) -> RunState:
     work = state.work[key]
     assert work.claim is not None
     state = close_tick(state, work.claim.claim_id, "released")
-    return state.with_work(replace(work, claim=None, visible_at=at, deliveries=max(work.deliveries - 1, 0)))
+    state = state.with_work(replace(work, claim=None, visible_at=at, deliveries=max(work.deliveries - 1, 0)))
+    return runnables.withdraw(state, key) if runnables.is_withdrawn(state, key) else state
 
 
 def _terminal(state: RunState, fact: facts.RunTerminal, at: int) -> RunState:

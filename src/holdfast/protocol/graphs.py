@@ -14,6 +14,8 @@ Duration = Annotated[int, msgspec.Meta(ge=0, le=1 << 56)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Kind = Literal["step", "wait", "approval", "pause", "map"]
 
+CHANGED = "workflow_changed"
+"""Why a run fails whose definition is not known: its steps go nowhere from there, not even to an error route."""
 UNDO = "undo:"
 """What the key of a compensation begins with; the rest names the step that it undoes."""
 

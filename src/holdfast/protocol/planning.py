@@ -16,7 +16,7 @@ from holdfast.protocol import commands, facts
 from holdfast.protocol.backoff import Backoff
 from holdfast.protocol.decisions import Decision, capped, end, microseconds, sleep, unsay
 from holdfast.protocol.facts import ROOT, Fact
-from holdfast.protocol.graphs import UNDO, Graph, Node, item_key, map_of, step_of
+from holdfast.protocol.graphs import CHANGED, UNDO, Graph, Node, item_key, map_of, step_of
 from holdfast.protocol.outcomes import Continue, Done, Fail, Outcome, Retry, Wait
 from holdfast.protocol.runnables import MAPPED
 from holdfast.protocol.state import Runnable, RunState
@@ -33,6 +33,7 @@ def settle_step(state: RunState, command: commands.Settle, outcome: Outcome, res
         "claim_token_hash": command.claim_token_hash,
         "result_digest": result_digest,
     }
+    outcome = _meant(state, command, outcome)
     if isinstance(outcome, Retry | Fail):
         return _failed(state, command, outcome, fence)
     if isinstance(outcome, Wait | Continue):
@@ -49,18 +50,32 @@ def settle_step(state: RunState, command: commands.Settle, outcome: Outcome, res
     return Decision(facts=(completed, *_after(state, command, result_digest)))
 
 
+def _meant(state: RunState, command: commands.Settle, outcome: Outcome) -> Outcome:
+    """A step cannot rest for ever, and while a workflow is being undone not at all."""
+    if isinstance(outcome, Wait | Continue) and not _is_wanted(state, command.runnable_key):
+        return Fail("the workflow is being undone, and this step was not done", kind="withdrawn")
+    if isinstance(outcome, Wait) and outcome.until is None and outcome.seconds is None:
+        return Retry("nothing wakes a step; say how long it waits, Wait(seconds=…)", kind="invalid_outcome")
+    return outcome
+
+
+def _is_wanted(state: RunState, key: str) -> bool:
+    return not state.undoing or key.startswith(UNDO)
+
+
 def _failed(state: RunState, command: commands.Settle, outcome: Retry | Fail, fence: dict[str, Any]) -> Decision:
     """Try again; or, for good: end the run if nothing is to be done about it, else let its own tick look."""
     key, plan, error = command.runnable_key, command.plan, capped(outcome.error)
     failed = facts.AttemptFailed(**fence, error=error, error_kind=outcome.kind, repaired=command.repaired)
     attempt = state.work[key].attempt + 1
     max_attempts, backoff = _policy(state, command)
-    is_wanted = key.startswith(UNDO) or not state.undoing
-    if isinstance(outcome, Retry) and attempt < max_attempts and is_wanted:
+    if isinstance(outcome, Retry) and attempt < max_attempts and _is_wanted(state, key):
         delay_us = backoff.delay_us(attempt) if outcome.after is None else microseconds(outcome.after)
         return Decision(facts=(replace(failed, retry_delay_us=delay_us), *unsay(state, command)))
-    if plan is None or plan.graph.has_undo or plan.graph.by_name[step_of(key)].on_error is not None:
-        return Decision(facts=(failed, *_look_again(state)))
+    node = plan.graph.by_name.get(step_of(key)) if plan else None
+    has_more = plan is None or plan.graph.has_undo or (node is not None and node.on_error is not None)
+    if has_more and outcome.kind != CHANGED:
+        return Decision(facts=(failed, *look_again(state)))
     terminal = facts.RunTerminal(status="failed", error=ended_by(step_of(key), error), error_kind=outcome.kind)
     return end(state, [failed], terminal)
 
@@ -81,30 +96,34 @@ def _after(state: RunState, command: commands.Settle, result_digest: str) -> Ite
     key, plan = command.runnable_key, command.plan
     if plan is None:
         if state.definition is not None:
-            yield from _look_again(state)
+            yield from look_again(state)
         return
     open_before = len(state.work) - 1
     group = state.runnables.get(map_of(key))
-    if group is not None:
+    if group is not None and group.step in plan.graph.by_name:
         following = list(_after_item(state, group, plan.graph, open_before))
     else:
         applied = facts.RunnableApplied(runnable_key=key, result_digest=result_digest)
         following = [applied, *_made_ready(state, plan.graph, key, open_before)]
     yield from following
     if not open_before and not any(isinstance(fact, facts.AttemptScheduled) for fact in following):
-        yield from _look_again(state)
+        yield from look_again(state)
 
 
 def _after_item(state: RunState, group: Runnable, graph: Graph, open_before: int) -> Iterator[Fact]:
-    if group.status != "mapping" or state.undoing:
+    if group.status != "mapping":
         return
     if group.remaining > 1:
-        node = graph.by_name[group.step]
-        held = sum(1 for key in state.work if map_of(key) == group.key) - 1
-        yield from _items(group, node, held=held, room=OPEN_MAX - open_before)
+        if not state.undoing:
+            held = _open_items(state, group) - 1
+            yield from _items(group, graph.by_name[group.step], held=held, room=OPEN_MAX - open_before)
         return
     yield facts.RunnableApplied(runnable_key=group.key, result_digest=MAPPED)
     yield from _made_ready(state, graph, group.key, open_before)
+
+
+def _open_items(state: RunState, group: Runnable) -> int:
+    return sum(1 for key in state.work if map_of(key) == group.key)
 
 
 def _made_ready(state: RunState, graph: Graph, name: str, open_before: int) -> Iterator[Fact]:
@@ -133,7 +152,8 @@ def _is_unscheduled(item: Runnable) -> bool:
 
 def _scheduled(graph: Graph, backlog: Iterable[Runnable], ready: Iterable[Node], *, room: int) -> Iterator[Fact]:
     """Intents as far as there is room, the oldest plans first; what finds none stays planned."""
-    nodes = [graph.by_name[item.step] for item in sorted(backlog, key=lambda item: item.planned_rev or 0)]
+    waiting = sorted(backlog, key=lambda item: item.planned_rev or 0)
+    nodes = [graph.by_name[item.step] for item in waiting if item.step in graph.by_name]
     for node in ready:
         yield facts.RunnablePlanned(runnable_key=node.name, step=node.name)
         nodes.append(node)
@@ -145,7 +165,15 @@ def intent(key: str, step: str, **fields: Any) -> facts.AttemptScheduled:
     return facts.AttemptScheduled(runnable_key=key, step=step, idempotency_key=key, **fields)
 
 
-def _look_again(state: RunState) -> tuple[Fact, ...]:
+def is_left_half_done(state: RunState) -> bool:
+    """Is there something that only the planner would go on with? A step that waits for room is none of it."""
+    steps = state.runnables.values()
+    if not state.work or any(item.status == "completed" and item.applied_rev is None for item in steps):
+        return True
+    return len(state.work) < OPEN_MAX and any(_is_unscheduled(item) for item in steps)
+
+
+def look_again(state: RunState) -> tuple[Fact, ...]:
     """Nothing else would go on: the run's own tick has to look. One that is due or looking sees this anyway."""
     return () if state.definition is None or ROOT in state.work else (intent(ROOT, ""),)
 
@@ -156,7 +184,7 @@ def _expanded(state: RunState, command: commands.Settle) -> Iterator[Fact]:
     open_before = len(state.work) - 1
     group = replace(state.runnables[command.runnable_key], items=items, remaining=items)
     if items and not state.undoing:
-        yield from _items(group, graph.by_name[group.step], held=0, room=max(OPEN_MAX - open_before, 1))
+        yield from _items(group, graph.by_name[group.step], held=0, room=OPEN_MAX - open_before)
         return
     ready: list[Fact] = []
     if not items:
@@ -164,12 +192,13 @@ def _expanded(state: RunState, command: commands.Settle) -> Iterator[Fact]:
         ready += _made_ready(state, graph, group.key, open_before)
     yield from ready
     if not open_before and not any(isinstance(fact, facts.AttemptScheduled) for fact in ready):
-        yield from _look_again(state)
+        yield from look_again(state)
 
 
 def _items(group: Runnable, node: Node, *, held: int, room: int) -> Iterator[Fact]:
     """The next items, so that as many are open as the map and the run may have."""
-    wanted = min((node.limit or OPEN_MAX) - held, room)
+    # One at least, however little room there is: nobody else would give the map its next items.
+    wanted = min((node.limit or OPEN_MAX) - held, max(room, 0 if held else 1))
     last = min(group.next_item + max(wanted, 0), group.items or 0)
     for index in range(group.next_item, last):
         yield intent(item_key(group.key, index), group.step, map_key=group.key)
@@ -208,6 +237,10 @@ def _repaired_and_ready(graph: Graph, state: RunState) -> Iterator[Fact]:
     room = OPEN_MAX - sum(1 for key in state.work if key != ROOT)
     backlog = [item for item in state.runnables.values() if _is_unscheduled(item)]
     yield from _scheduled(graph, backlog, [], room=room)
+    for item in state.runnables.values():
+        if item.status == "mapping" and item.step in graph.by_name and not _open_items(state, item):
+            # Cut off between two commits of its own: nothing of it is open, and it has items left.
+            yield from _items(item, graph.by_name[item.step], held=0, room=room)
     unapplied = [item for item in state.runnables.values() if item.status == "completed" and item.applied_rev is None]
     for item in sorted(unapplied, key=lambda item: item.result_rev or 0):
         yield facts.RunnableApplied(runnable_key=item.key, result_digest=item.result_digest or "")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.protocol import facts, ledger
 from holdfast.protocol.facts import ROOT
-from holdfast.protocol.graphs import item_key
+from holdfast.protocol.graphs import UNDO, item_key
 from holdfast.protocol.judging import close_tick, judge_result, refuse
 from holdfast.protocol.state import NEVER, Runnable, RunState, Work
 from holdfast.protocol.values import fingerprint
@@ -178,13 +178,23 @@ def applied(state: RunState, fact: facts.RunnableApplied, at: int) -> RunState:
 def compensation_begun(state: RunState, fact: facts.CompensationBegun, at: int) -> RunState:
     if state.definition is None:
         return refuse(state, fact, "malformed_entry")
+    state = replace(state, undoing=True)
     for key, work in state.work.items():
-        if key == ROOT or work.claim is not None:
-            continue
-        state = state.without_work(key)
-        if key in state.runnables:
-            state = _with_runnable(state, replace(state.runnables[key], status="withdrawn"))
-    return replace(state, undoing=True)
+        if work.claim is None and is_withdrawn(state, key):
+            state = withdraw(state, key)
+    return state
+
+
+def is_withdrawn(state: RunState, key: str) -> bool:
+    """Is this work that a workflow which is being undone does not begin any more?"""
+    return state.undoing and key != ROOT and not key.startswith(UNDO)
+
+
+def withdraw(state: RunState, key: str) -> RunState:
+    state = state.without_work(key)
+    if key not in state.runnables:
+        return state
+    return _with_runnable(state, replace(state.runnables[key], status="withdrawn"))
 
 
 def _with_runnable(state: RunState, runnable: Runnable) -> RunState:

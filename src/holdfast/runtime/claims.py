@@ -14,7 +14,7 @@ from holdfast.errors import Conflict, InvalidEntry, LeaseLost
 from holdfast.identity import check_id, check_name, hash_token, new_id
 from holdfast.journal import Executed
 from holdfast.moments import from_us
-from holdfast.protocol import commands, facts
+from holdfast.protocol import commands
 from holdfast.protocol.commands import Command
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
@@ -168,8 +168,9 @@ class Claims(Runs):
             lease_us=request.lease_us,
         )
         executed = await self.journal.execute(item.run_id, command, exact=True)
-        claimed = any(isinstance(fact, facts.AttemptClaimed) for fact in executed.decision.facts)
-        return item._replace(claim_id=claim_id) if claimed else None
+        work = executed.state.work.get(item.key)
+        is_ours = work is not None and work.claim is not None and work.claim.claim_id == claim_id
+        return item._replace(claim_id=claim_id) if is_ours else None
 
     async def _taken(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Taken]:
         """What their holders need to know, read for all of them at once."""

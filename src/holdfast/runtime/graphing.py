@@ -111,7 +111,7 @@ def _nodes(state: RunState, graph: Graph) -> Iterator[GraphNode]:
             yield _node(state, item.key, "compensation" if item.key.startswith(UNDO) else "step")
     for (name, number), step in sorted(state.steps.items(), key=lambda each: each[1].rev):
         if not name.startswith(OURS):
-            word = {"done": "completed", "retry": "retrying"}.get(step.status, step.status)
+            word = {"done": "completed", "retry": "retrying", "begun": "running"}.get(step.status, step.status)
             yield GraphNode(id=f"{name}#{number}" if number else name, kind="step", state=word, attempt=step.attempt)
     for child in sorted(state.children.values(), key=lambda each: each.started_rev):
         word = {None: "running", "done": "completed"}.get(child.status, "failed")

@@ -53,6 +53,8 @@ def _links(node: Node, names: set[str], routes: set[str]) -> Iterator[str]:
     for parent in node.after:
         if parent not in names:
             yield f"step {node.name!r} comes after {parent!r}, which is not declared"
+    if node.kind == "map" and (node.over is None or node.over not in node.after):
+        yield f"map {node.name!r} goes over {node.over!r}, which is none of its parents"
     if node.on_error is not None and node.on_error not in names:
         yield f"step {node.name!r} goes to {node.on_error!r} on error, which is not declared"
     if node.name in routes and node.after:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
@@ -141,6 +142,7 @@ class Workflow:
         """What undoes a step: called with `(ctx, result)` if the run fails later, the latest step first."""
 
         def add(function: F) -> F:
+            self._check_open()
             if step in self.undos:
                 raise ValueError(f"workflow {self.name}: {step!r} has a compensation already; a step has one")
             self.undos[step] = function
@@ -201,8 +203,17 @@ class Workflow:
         self._add_node(node, Code(function=function, when=when, details=details, timeout=timeout))
 
     def _add_node(self, node: Node, code: Code) -> None:
+        self._check_open()
+        check_id(node.name, "step")
+        if inspect.iscoroutinefunction(code.when):
+            raise InvalidValue(f"when of {node.name} must be a plain function; it decides from results, at once")
         self._nodes.append(node)
         self.code[node.name] = code
+
+    def _check_open(self) -> None:
+        if "graph" in self.__dict__:
+            text = f"workflow {self.name} was registered or read already; declare all of its steps before that"
+            raise ValueError(text)
 
     def __repr__(self) -> str:
         return f"Workflow({self.name!r}, version={self.version!r})"

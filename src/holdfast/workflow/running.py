@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from holdfast.handlers.threads import in_thread
 from holdfast.protocol import commands
 from holdfast.protocol.commands import Plan
 from holdfast.protocol.facts import ROOT
-from holdfast.protocol.graphs import UNDO, Node, index_of, map_of, step_of
+from holdfast.protocol.graphs import CHANGED, UNDO, Node, index_of, map_of, step_of
 from holdfast.protocol.outcomes import Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.planning import ended_by, unhandled, verdict
 from holdfast.protocol.state import RunState
@@ -26,7 +27,6 @@ from holdfast.workflow.checking import accepted
 from holdfast.workflow.definition import ITEMS_MAX, Workflow
 from holdfast.workflow.results import Results
 
-CHANGED = "workflow_changed"
 INVALID_INPUT = "invalid_input"
 
 
@@ -44,6 +44,11 @@ class Workflows:
         """The definition that was added last is the one that new runs begin with."""
         self._definitions[workflow.fingerprint] = workflow
         self._newest = workflow
+
+    @property
+    def newest(self) -> str | None:
+        """The fingerprint of what new runs begin with."""
+        return self._newest.fingerprint if self._newest else None
 
     async def _advance(self, input: Any, context: Context) -> Outcome:
         tick = context.tick
@@ -96,7 +101,9 @@ class _Tick:
     async def step(self) -> Outcome:
         """A step's tick: an outcome counts as what it says, anything else is the step's result."""
         key = self._tick.key
-        node = self._graph.by_name[step_of(key)]
+        node = self._graph.by_name.get(step_of(key))
+        if node is None:
+            return Fail(f"workflow {self._workflow.name} has no step {step_of(key)!r}", kind="unknown_step")
         if key.startswith(UNDO):
             return await self._undo(node)
         if map_of(key):
@@ -124,15 +131,16 @@ class _Tick:
         if node.name in self._graph.routes:
             given["error"] = await self._error_into(node)
         elif not node.after:
-            return await self._call(code.function, given["input"], timeout=code.timeout)
-        return await self._call(code.function, timeout=code.timeout, **accepted(code.function, given))
+            return await self._call(code.function, (given["input"],), code.timeout)
+        return await self._call(code.function, (), code.timeout, accepted(code.function, given))
 
     async def _item(self, node: Node, index: int) -> Outcome:
         code = self._workflow.code[node.name]
         assert node.over is not None
         assert code.function is not None
         items = await self._results.list_of(self._journal, self._run_id, self._graph, node.over)
-        return await self._call(code.function, items[index], timeout=code.timeout)
+        # A copy: the list is kept for its other items, and a step may do with its own what it likes.
+        return await self._call(code.function, (deepcopy(items[index]),), code.timeout)
 
     async def _expand(self, node: Node) -> Outcome:
         assert node.over is not None
@@ -171,17 +179,22 @@ class _Tick:
 
     async def _undo(self, node: Node) -> Outcome:
         results = await self._results.of(self._journal, self._run_id, self._graph, [node.name])
-        return await self._call(self._workflow.undos[node.name], results[node.name])
+        return await self._call(self._workflow.undos[node.name], (results[node.name],))
 
     async def _call(
-        self, function: Callable[..., Any], *args: Any, timeout: float | None = None, **named: Any
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout: float | None = None,
+        named: dict[str, Any] | None = None,
     ) -> Outcome:
+        given = named or {}
         async with asyncio.timeout(timeout):
             if inspect.iscoroutinefunction(function):
-                answer = await function(self._context, *args, **named)
+                answer = await function(self._context, *args, **given)
             else:
                 blocking = BlockingContext(self._context, asyncio.get_running_loop())
-                answer = await in_thread(lambda: function(blocking, *args, **named))
+                answer = await in_thread(lambda: function(blocking, *args, **given))
                 answer = await answer if inspect.isawaitable(answer) else answer
         if isinstance(answer, Ok | Done | Continue | Wait | Retry | Fail):
             return answer
