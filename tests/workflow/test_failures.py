@@ -52,6 +52,20 @@ async def test_a_failure_takes_its_error_route_and_the_run_ends_done(hf: Holdfas
     assert ways == {"charge->ship": "blocked", "charge->apologise": "selected", "apologise->close": "selected"}
 
 
+async def test_an_error_route_may_decide_by_the_error_whether_it_runs(hf: Holdfast) -> None:
+    flow = Workflow("choosy")
+
+    @flow.step(on_error="help", retry=ONCE)
+    async def bad(ctx: Any, input: Any) -> Fail:
+        return Fail("no", kind="hopeless")
+
+    @flow.step("help", when=lambda results: results["error"]["kind"] != "hopeless")
+    async def helps(ctx: Any, error: Any) -> str:
+        return "helped"
+
+    assert await ended(hf, flow) == {"help": None}
+
+
 async def test_an_error_route_that_is_not_needed_never_runs(hf: Holdfast) -> None:
     flow = Workflow("calm")
 

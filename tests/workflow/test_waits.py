@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Conflict, Decision, Holdfast, Workflow
+from holdfast import Conflict, Decision, Done, Holdfast, Ok, Workflow
 from tests.conftest import FakeClock, Opener
 from tests.runtime.clogs import shared
 from tests.workflow.test_steps import ended, started
@@ -227,6 +227,24 @@ async def test_while_it_is_paused_nothing_new_begins_and_what_runs_may_finish(hf
     await hf.drain()
 
     assert (await hf.result(run.run_id))["follower"] == "done meanwhile"
+
+
+@pytest.mark.parametrize("kind", ["approval", "pause"])
+async def test_a_runner_of_ones_own_cannot_answer_for_a_person(hf: Holdfast, kind: str) -> None:
+    flow = Workflow("guarded")
+    getattr(flow, kind)("ask")
+    run = await started(hf, flow)
+    await hf.advance()
+    (claim,) = await hf.claim_next()
+
+    for answer in (True, Ok(), Done({"approved": True})):
+        with pytest.raises(Conflict) as caught:
+            await hf.complete(claim, answer)
+        assert caught.value.code == "workflow_tick"
+    await hf.release(claim)
+    await hf.drain()
+
+    assert await status(hf, run.run_id) == "paused"
 
 
 async def test_an_edited_answer_reaches_the_step(hf: Holdfast) -> None:

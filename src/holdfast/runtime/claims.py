@@ -18,6 +18,7 @@ from holdfast.protocol import commands
 from holdfast.protocol.commands import Command
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
+from holdfast.protocol.settle import WORKFLOW_TICK
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import clean, whole_number
 from holdfast.redaction import HIDDEN
@@ -138,6 +139,8 @@ class Claims(Runs):
     async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
         cleaned, repaired = clean_outcome(_without_token(outcome, claim.token))
         plan = None if claim.runnable_key == ROOT else await self._plan(claim.run_id)
+        if plan is not None and isinstance(cleaned, Ok | Done):
+            _check_nobody_is_asked(plan, claim.runnable_key)
         return await self._fenced(
             claim, commands.Settle(**fence_of(claim), outcome=cleaned, repaired=repaired, plan=plan)
         )
@@ -212,6 +215,14 @@ class Claims(Runs):
             found |= one
             unreadable |= broken
         return found, unreadable
+
+
+def _check_nobody_is_asked(plan: commands.Plan, key: str) -> None:
+    """A question to a person is answered by a person; whoever holds its step may only give it back."""
+    node = plan.graph.by_name.get(key)
+    if node is not None and node.kind in ("approval", "pause"):
+        text = f"step {key} asks a person; release the claim, a worker that has the workflow asks"
+        raise Conflict(text, code=WORKFLOW_TICK)
 
 
 def fence_of(claim: Claim) -> dict[str, Any]:

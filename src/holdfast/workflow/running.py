@@ -112,6 +112,8 @@ class _Tick:
         code = self._workflow.code[node.name]
         if code.when is not None or node.kind != "wait":
             given["input"] = self._workflow.given(await self._results.input(self._journal, self._run_id))
+        if node.name in self._graph.routes:
+            given["error"] = await self._error_into(node)
         if code.when is not None and not code.when(dict(given)):
             self._tick.plan = Plan(graph=self._graph, skipped=True)
             return Done(None)
@@ -128,9 +130,7 @@ class _Tick:
     async def _call_step(self, node: Node, given: dict[str, Any]) -> Outcome:
         code = self._workflow.code[node.name]
         assert code.function is not None
-        if node.name in self._graph.routes:
-            given["error"] = await self._error_into(node)
-        elif not node.after:
+        if not node.after and node.name not in self._graph.routes:
             return await self._call(code.function, (given["input"],), code.timeout)
         return await self._call(code.function, (), code.timeout, accepted(code.function, given))
 
