@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Clog, Context, Continue, Done, FlowContext, Holdfast
 from holdfast.testing import simulate
-from holdfast.testing.simulation import _in_a_loop_of_its_own, _Play
+from tests.simulation.playing import dies_at_every_commit
 
 SEEDS = 60
 
@@ -70,19 +70,7 @@ def test_every_call_is_answered_once_whoever_dies() -> None:
     assert report.leases_lost > 0
 
 
-def played(crash_at: int = 0, *, before: bool = False) -> _Play:
-    play = _Play(story, is_right, seed=1, workers=2, faults=(), commits=0)
-    play._crash_at = {crash_at: before}
-    _in_a_loop_of_its_own(play)
-    return play
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_worker_may_die_at_every_single_commit(before: bool) -> None:
-    commits = played().commits
-
-    for place in range(1, commits + 1):
-        assert played(place, before=before).crashes == 1
-
-    assert commits > 20
+    assert dies_at_every_commit(story, is_right, before=before) > 20

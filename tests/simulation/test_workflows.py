@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Fail, Holdfast, RetryPolicy, Workflow
 from holdfast.testing import simulate
-from holdfast.testing.simulation import _in_a_loop_of_its_own, _Play
+from tests.simulation.playing import dies_at_every_commit
 
 BLOCKS = 4
 EACH = 15
@@ -196,21 +196,8 @@ async def is_undone(hf: Holdfast) -> None:
     assert ended.status == "done"
 
 
-def played(crash_at: int = 0, *, before: bool = False) -> _Play:
-    """The saga on a quiet schedule with one crash, at this commit."""
-    play = _Play(saga, is_undone, seed=1, workers=2, faults=(), commits=0)
-    play._crash_at = {crash_at: before}
-    _in_a_loop_of_its_own(play)
-    return play
-
-
 @pytest.mark.clause("S-22", "S-23")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_worker_may_die_at_every_single_commit_of_a_workflow(before: bool) -> None:
-    commits = played().commits
-
-    for place in range(1, commits + 1):
-        assert played(place, before=before).crashes == 1
-
-    assert commits > 25
+    assert dies_at_every_commit(saga, is_undone, before=before) > 25

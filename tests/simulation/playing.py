@@ -1,0 +1,26 @@
+"""One crash at a chosen commit of a story, on an otherwise quiet schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from holdfast import Holdfast
+from holdfast.testing.simulation import _in_a_loop_of_its_own, _Play
+
+Part = Callable[[Holdfast], Awaitable[None]]
+
+
+def played(story: Part, is_right: Part, crash_at: int = 0, *, before: bool = False) -> _Play:
+    """The story with one crash, right before or right after this commit; none at 0."""
+    play = _Play(story, is_right, seed=1, workers=2, faults=(), commits=0)
+    play._crash_at = {crash_at: before}
+    _in_a_loop_of_its_own(play)
+    return play
+
+
+def dies_at_every_commit(story: Part, is_right: Part, *, before: bool) -> int:
+    """Play the story once for each of its commits, with a crash there; answer how many commits it has."""
+    commits = played(story, is_right).commits
+    for place in range(1, commits + 1):
+        assert played(story, is_right, place, before=before).crashes == 1
+    return commits
