@@ -66,9 +66,19 @@ class Executor:
         self._pulse = pulse
 
     async def run(
-        self, taken: Taken, *, lease_us: int, since: float, every_s: float | None = None
+        self,
+        taken: Taken,
+        *,
+        lease_us: int,
+        since: float,
+        every_s: float | None = None,
+        on_handled: Callable[[], None] | None = None,
     ) -> TickResult | None:
-        """Run the tick to its end; None if its lease was lost. Cancelled from outside, it gives its claim back."""
+        """Run the tick to its end; None if its lease was lost. Cancelled from outside, it gives its claim back.
+
+        `on_handled` is called once the handler has answered and only the disk is waited for. Who asks for it promises
+        to cancel nothing from then on.
+        """
         claim = taken.claim
         beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, hash_token(claim.token))
         hold = Hold(beat, lease_us, since, every_s=every_s)
@@ -76,7 +86,11 @@ class Executor:
         self._pulse.keep(hold)
         try:
             outcome, raised = await self._handle(taken, tick)
-            return await _to_its_end(self._settle(tick, outcome, keep_staged=not raised))
+            settling = self._settle(tick, outcome, keep_staged=not raised)
+            if on_handled is None:
+                return await _to_its_end(settling)
+            on_handled()
+            return await settling
         except LeaseLost:
             # Another worker has the run or will have it; nothing that this tick staged is kept.
             return None
@@ -91,7 +105,7 @@ class Executor:
             self._pulse.drop(hold)
             # A thread cannot be stopped: one that outlives its tick is told at its next call.
             hold.lost = True
-            tick.speech.close()
+            tick.close()
 
     async def begin_tick(self, run_id: str, tick_id: str | None = None) -> str:
         """Open a tick for direct calls; the same id again is the same tick."""
@@ -112,7 +126,7 @@ class Executor:
             await tick.settle(clog_id, method, _text(error))
             raise
         finally:
-            tick.speech.close()
+            tick.close()
         await tick.settle(clog_id, method, None)
         return result
 
@@ -264,9 +278,11 @@ def _interrupt(hold: Hold, work: asyncio.Future[Any]) -> None:
 
 async def _ended(work: asyncio.Task[Any]) -> None:
     """Wait for a handler. Cancelled, it is cancelled too; an outcome that it still returns in its grace counts."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    work.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
     try:
         # Not `await work`: a handler that holds out against its end must not hold up ours.
-        await asyncio.wait([work])
+        await ended
     except asyncio.CancelledError:
         work.cancel()
         await asyncio.wait([work], timeout=GRACE_S)

@@ -66,7 +66,8 @@ class RunWorker:
         self._drain_s = drain_s
         # Unique for each start: a process that comes back under its old name would hold leases it knows nothing of.
         self.owner_id = f"worker-{new_id()}"
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], str] = {}
+        self._handling: set[str] = set()
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = False
@@ -117,7 +118,7 @@ class RunWorker:
         idle_s = IDLE_FIRST_S
         while not self._stopping.is_set():
             self._wake.clear()
-            free = self._concurrency - len(self._running)
+            free = self._free
             # One by one, while a run may be next that should be tried alone.
             limit = 1 if self._aside and self._suspect is None else CLAIM_MAX
             taken = await self._take(min(free, limit)) if free else []
@@ -128,6 +129,12 @@ class RunWorker:
             # Full: the next free slot wakes us. Idle: a hint, a timer of our own, or the next look.
             await self._pause(None if not free else idle_s - ambient.jitter(idle_s / 5))
             idle_s = min(idle_s * 2, IDLE_MAX_S)
+
+    @property
+    def _free(self) -> int:
+        """How many ticks may begin. One whose handler has answered only waits for the disk: its slot is free, so that
+        claiming goes on beside committing; but a slow disk must not gather claims without end."""
+        return min(self._concurrency - len(self._handling), 2 * self._concurrency - len(self._running))
 
     async def _take(self, limit: int) -> list[Taken]:
         since = ambient.monotonic()
@@ -150,8 +157,9 @@ class RunWorker:
             await self._give_back(begin)
             return []
         for item in begin:
+            self._handling.add(item.claim.claim_id)
             task = asyncio.create_task(self._run_one(item, since))
-            self._running.add(task)
+            self._running[task] = item.claim.claim_id
             task.add_done_callback(self._ended)
         return taken
 
@@ -183,8 +191,11 @@ class RunWorker:
 
     async def _run_one(self, taken: Taken, since: float) -> None:
         """One tick; whatever happens to it is no reason for the others to stop."""
+        claim_id = taken.claim.claim_id
         try:
-            result = await self._executor.run(taken, lease_us=self._lease_ms * 1_000, since=since)
+            result = await self._executor.run(
+                taken, lease_us=self._lease_ms * 1_000, since=since, on_handled=lambda: self._handled(claim_id)
+            )
         except asyncio.CancelledError:
             return
         except Exception:
@@ -192,7 +203,8 @@ class RunWorker:
             log.exception("tick %s of run %s was lost", taken.claim.tick_id, taken.claim.run_id)
             return
         finally:
-            if self._suspect == taken.claim.claim_id:
+            self._handling.discard(claim_id)
+            if self._suspect == claim_id:
                 self._suspect = None
         if result is None:
             log.warning("tick %s of run %s lost its lease", taken.claim.tick_id, taken.claim.run_id)
@@ -205,8 +217,12 @@ class RunWorker:
         if result.due_in_s is not None and result.due_in_s < EXPECT_MAX_S:
             asyncio.get_running_loop().call_later(result.due_in_s, self._wake.set)
 
+    def _handled(self, claim_id: str) -> None:
+        self._handling.discard(claim_id)
+        self._wake.set()
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         self._wake.set()
 
     async def _pause(self, seconds: float | None) -> None:
@@ -246,8 +262,10 @@ class RunWorker:
         while self._running and not self._at_once and (left := deadline - ambient.monotonic()) > 0:
             self._wake.clear()
             await self._pause(left)
-        for task in self._running:
-            task.cancel()
+        for task, claim_id in self._running.items():
+            # One that only waits for the disk has nothing to give back.
+            if claim_id in self._handling:
+                task.cancel()
         # A claim on its way is given back too. All this is a courtesy: without a database their leases end it.
         await asyncio.wait([claiming, *self._running], timeout=GIVE_UP_S)
 

@@ -155,7 +155,8 @@ class TestPostgres:
         try:
             for crowd in ("nobody", "finished", "asleep"):
                 prefix = f'"{schema}".'
-                await connection.execute(f"TRUNCATE {prefix}runs, {prefix}sessions, {prefix}journal CASCADE")
+                names = ", ".join(f"{prefix}{name}" for name in ("runs", "work", "ticks", "sessions", "journal"))
+                await connection.execute(f"TRUNCATE {names} CASCADE")
                 for statement in script(crowd, "postgres", prefix):
                     await connection.execute(statement)
                 # The server does this by itself, a minute later.

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.errors import RunFailed
 from holdfast.flow.answers import FlowChanged, StepFailed, Suspended
 from holdfast.flow.context import FlowContext
-from holdfast.flow.memory import load, result_of
+from holdfast.flow.memory import Memory, load, result_of
 from holdfast.handlers import ClaimedTick, Clog, Context
 from holdfast.identity import check_id, check_name
 from holdfast.moments import from_us
@@ -78,12 +78,12 @@ class Flows:
         tick = context.tick
         assert isinstance(tick, ClaimedTick)
         assert self._newest is not None
-        memory = await load(tick.journal, tick.state.run_id)
+        memory = Memory() if tick.is_first else await load(tick.journal, tick.state.run_id)
         tick.is_flow = True
         started = memory.answer(START, 0)
         if started is None:
             begun = {"version": self._newest.version, "input": input}
-            await tick.order(commands.RecordStep, name=START, result=begun)
+            tick.order_first(commands.RecordStep, name=START, result=begun)
         else:
             begun = result_of(started.fact)
         flow = self._versions[str(begun["version"])]

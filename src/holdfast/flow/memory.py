@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from holdfast.journal import Journal
@@ -38,7 +39,11 @@ class ChildEnd(NamedTuple):
 class Memory:
     """Loaded once for each tick. Whatever the body comes to is remembered as visited."""
 
-    def __init__(self, answers: dict[tuple[str, int], Answer], ends: dict[tuple[str, str], ChildEnd]) -> None:
+    def __init__(
+        self,
+        answers: Mapping[tuple[str, int], Answer] = MappingProxyType({}),
+        ends: Mapping[tuple[str, str], ChildEnd] = MappingProxyType({}),
+    ) -> None:
         self._answers = answers
         # A tool asks a person only where nobody knows what became of it, which a body does not come to again.
         self._unvisited = dict.fromkeys(where for where in answers if not where[0].startswith(f"{APPROVAL}{TOOL}"))

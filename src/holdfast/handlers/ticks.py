@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -25,6 +27,7 @@ from holdfast.runtime.claims import LOST, check_fence
 from holdfast.runtime.pulse import Hold
 from holdfast.scopes import TickStorage
 
+NOTHING = Staged()
 SPACE_LENGTH_MAX = 256
 TYPE_LENGTH_MAX = 128
 
@@ -49,17 +52,33 @@ class Tick:
         self.attempt = self.deliveries = 0
         self.signal: ReceivedSignal | None = None
         self.parent: Parent | None = None
-        self.speech = Speech(self._say, tick_id)
-        self.storage = TickStorage(
-            journal,
-            run_id=state.run_id,
-            session_id=state.session_id,
-            user_id=state.user_id,
-            tick_id=tick_id,
-            spent=state.ticks[tick_id].spent,
-        )
         self._outbox: list[OutboxRow] = []
         self._children: dict[str, tuple[ChildStart, RunInfo]] = {}
+
+    # Made when they are first used: many ticks only answer.
+
+    @cached_property
+    def speech(self) -> Speech:
+        return Speech(self._say, self.tick_id)
+
+    @cached_property
+    def storage(self) -> TickStorage:
+        return TickStorage(
+            self.journal,
+            run_id=self.state.run_id,
+            session_id=self.state.session_id,
+            user_id=self.state.user_id,
+            tick_id=self.tick_id,
+            spent=self.state.ticks[self.tick_id].spent,
+        )
+
+    async def last_words(self) -> Sequence[Said]:
+        return await self.speech.last_words() if "speech" in self.__dict__ else ()
+
+    def close(self) -> None:
+        """Say nothing more."""
+        if "speech" in self.__dict__:
+            self.speech.close()
 
     @property
     def cancelled(self) -> bool:
@@ -69,11 +88,14 @@ class Tick:
         """Raise `LeaseLost` once no effect of this tick may start any more."""
 
     def staged(self) -> Staged:
+        stored = self.storage if "storage" in self.__dict__ else None
+        if stored is None and not self._outbox and not self._children:
+            return NOTHING
         return Staged(
-            storage=self.storage.staged,
+            storage=stored.staged if stored else (),
             outbox=tuple(self._outbox),
             children=tuple(start for start, _ in self._children.values()),
-            deletes=self.storage.deletes,
+            deletes=stored.deletes if stored else (),
         )
 
     async def emit(self, said: Sequence[tuple[str, Any]]) -> list[int]:
@@ -153,12 +175,13 @@ class ClaimedTick(Tick):
     ) -> None:
         super().__init__(journal, state, hold.beat.claim_id)
         self.hold = hold
-        self.tools = Tools(self, audit, hold.beat.key)
+        self._audit = audit
         self.signal = signal
         work = state.work[hold.beat.key]
         self.attempt, self.deliveries = work.attempt, work.deliveries
         # What the last commit of this tick left behind spares the next one its read.
         self._known: RunState | None = state
+        self._first: asyncio.Task[Executed] | None = None
         self._last_words: Sequence[Said] | None = None
         self.key = hold.beat.key
         self.is_flow = False
@@ -166,6 +189,15 @@ class ClaimedTick(Tick):
         """Of a workflow: what its planner needs to know about the end of this tick."""
         self.awaits: tuple[str, ...] = ()
         """What wakes the run of a flow before its time."""
+
+    @property
+    def is_first(self) -> bool:
+        """Has the run never been worked on? Then there is nothing to remember."""
+        return self.state.ticks[self.tick_id].claimed_rev == 2
+
+    @cached_property
+    def tools(self) -> Tools:
+        return Tools(self, self._audit, self.key)
 
     @property
     def cancelled(self) -> bool:
@@ -176,9 +208,12 @@ class ClaimedTick(Tick):
 
     async def settle(self, outcome: Any, *, repaired: bool = False, keep_staged: bool = True) -> Executed:
         """End the tick. An outcome that was refused may be followed by another one."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            await first
         if self._last_words is None:
-            self._last_words = await self.speech.last_words()
-        staged = self.staged() if keep_staged else Staged()
+            self._last_words = await self.last_words()
+        staged = self.staged() if keep_staged else NOTHING
         command = commands.Settle(
             **self._fence(),
             **_events(self._last_words),
@@ -191,7 +226,8 @@ class ClaimedTick(Tick):
         )
         # Rows of storage, a workflow's steps, what a flow waits for, and the slots that an outcome closes are judged
         # with the commit, so they must be read for it.
-        is_alone = self.key == ROOT and not (staged.storage or self.awaits or self.plan or self.tools.are_used)
+        uses_tools = "tools" in self.__dict__ and self.tools.are_used
+        is_alone = self.key == ROOT and not (staged.storage or self.awaits or self.plan or uses_tools)
         known = self._known if is_alone else None
         executed = await self.journal.execute(self.state.run_id, command, known=known)
         check_fence(executed, self.state.run_id)
@@ -200,7 +236,24 @@ class ClaimedTick(Tick):
     async def order(self, kind: type[ClaimCommand], *, known: bool = True, **fields: Any) -> Executed:
         """Give a command of this claim's holder. What a refusal means is for the caller, unless the claim is lost."""
         command = kind(**self._fence(), **fields)
-        executed = await self.journal.execute(self.state.run_id, command, known=self._known if known else None)
+        ordered = self._ordered(self.journal.submit(self.state.run_id, command, known=self._known if known else None))
+        if self._first is None:
+            return await ordered
+        # Taken in this order, and most often in one commit.
+        first, self._first = self._first, None
+        _, executed = await asyncio.gather(first, ordered)
+        return executed
+
+    def order_first(self, kind: type[ClaimCommand], **fields: Any) -> None:
+        """The same, taken now and not waited for: the next order, or the end of the tick, answers for both."""
+        command = kind(**self._fence(), **fields)
+        ordered = self._ordered(self.journal.submit(self.state.run_id, command, known=self._known))
+        self._first = asyncio.get_running_loop().create_task(ordered)
+        # A tick that ends without a word, because its claim is lost, needs nobody to hear it twice.
+        self._first.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _ordered(self, submitted: Awaitable[Executed]) -> Executed:
+        executed = await submitted
         if executed.decision.refusal in LOST:
             check_fence(executed, self.state.run_id)
         # Steps are never judged twice in one tick; carried along, each would make the next one dearer. So would tools
@@ -212,6 +265,11 @@ class ClaimedTick(Tick):
 
     async def use_tool(self, name: str, args: Any, function: Function, **options: Any) -> Any:
         return await self.tools.use(name, args, function, **options)
+
+    def close(self) -> None:
+        super().close()
+        if self._first is not None:
+            self._first.cancel()
 
     async def release(self) -> None:
         """Give the claim back as if it had never been taken."""
@@ -250,7 +308,7 @@ class BegunTick(Tick):
 
     async def settle(self, clog_id: str, method: str, error: str | None) -> None:
         """The call returned: what it wrote is kept, what it used up stays used up."""
-        if words := await self.speech.last_words():
+        if words := await self.last_words():
             await self._say(words)
         command = commands.CallEndpoint(
             tick_id=self.tick_id,

@@ -61,7 +61,9 @@ class Holder(Protocol):
     journal: Journal
     state: RunState
     tick_id: str
-    speech: Speech
+
+    @property
+    def speech(self) -> Speech: ...
 
     def check(self) -> None: ...
 

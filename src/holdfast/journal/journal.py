@@ -22,6 +22,7 @@ from holdfast.journal.entries import (
     JournalEntry,
     decoded,
     fact_of,
+    is_whole,
     line,
     line_from,
     line_of,
@@ -38,7 +39,7 @@ from holdfast.protocol.facts import Fact, WorkflowStarted
 from holdfast.protocol.state import PENDING, UNKNOWN, RunState, Work
 from holdfast.protocol.values import canonical, clean, digest, whole_number
 from holdfast.redaction import Redaction
-from holdfast.store import Claimed, ClaimRequest, Entry, Intention, SliceRequest, Statement, Store
+from holdfast.store import Claimed, ClaimRequest, Committed, Entry, Intention, SliceRequest, Statement, Store
 
 P = TypeVar("P")
 BATCH = 500
@@ -174,6 +175,19 @@ class Journal:
 
         A `guard` is a statement that must change a row in the same commit; where it does not, nothing is written.
         """
+        return await self.submit(run_id, command, known=known, exact=exact, closes=closes, guard=guard)
+
+    def submit(
+        self,
+        run_id: str,
+        command: Command,
+        *,
+        known: RunState | None = None,
+        exact: bool = False,
+        closes: tuple[str, str] | None = None,
+        guard: Statement | None = None,
+    ) -> Coroutine[Any, Any, Executed]:
+        """The same in two halves: the command is taken now, in the order of the calls; its answer may be awaited."""
         check_id(run_id, "run_id")
         check_command(command)
         command = redacted(command, self._redaction, max_bytes=self._limits.max_body_bytes)
@@ -186,7 +200,10 @@ class Journal:
             # behind the locks.
             exact=exact or bool(request.shared or request.whole or getattr(command, "statements", ()) or guard),
         )
-        committed = await self._store.commit(intention)
+        return self._executed(run_id, self._store.submit(intention))
+
+    async def _executed(self, run_id: str, submitted: asyncio.Future[Committed[RunState]]) -> Executed:
+        committed = await submitted
         plan = committed.plan
         state = plan.after if committed.at is None else plan.after.resolved(committed.at)
         decision: Decision = plan.answer
@@ -197,11 +214,9 @@ class Journal:
         return Executed(decision, state, committed.at, committed.first_rev)
 
     async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:
-        """Create many runs in one commit, all or none. Keys and ids must be free."""
-        await self._check_unused([run_id for run_id, _ in creations])
+        """Create many runs in one commit, all or none. Keys and ids must be free, and every field checked."""
         members, states = [], []
         for run_id, given in creations:
-            check_command(given)
             command = redacted(given, self._redaction, max_bytes=self._limits.max_body_bytes)
             # Several of one lane may come together, so none enters before all of them stand in it.
             before = RunState(run_id=run_id, lane_head=UNKNOWN)
@@ -222,6 +237,16 @@ class Journal:
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         return await self._store.claim(request)
+
+    def begun(self, item: Claimed, claimed: facts.AttemptClaimed) -> tuple[RunState, Fact] | None:
+        """The run after its first claim and the fact that made it; None where its one entry does not tell all."""
+        if item.first is None or not is_whole(item.first):
+            return None
+        created = fact_of(item.first)
+        if not isinstance(created, facts.RunCreated) or created.lane is not None:
+            # Who else stands in a lane is told by rows alone.
+            return None
+        return fold(RunState(run_id=item.run_id), [(created, item.first.at), (claimed, item.at)]), created
 
     async def state(self, run_id: str, *, rev: int | None = None, at: int | None = None) -> RunState | None:
         """The run folded from its entries: now, after a revision, or as it was at an instant.
@@ -359,7 +384,7 @@ class Journal:
             return rev, at
         return 0, 0
 
-    async def _check_unused(self, run_ids: Sequence[str]) -> None:
+    async def check_unused(self, run_ids: Sequence[str]) -> None:
         """Runs that were removed with their threads left nothing that a creation would run into."""
         for run_id in await self._store.gone_among(run_ids):
             raise Conflict(f"run {run_id} was deleted, and an id is never used again", code="id_reused")

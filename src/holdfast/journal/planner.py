@@ -78,6 +78,7 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
             changed.drops.setdefault(name, []).extend(extra)
     return Member(
         gone=after.deleted,
+        plain=before.exists and rows.is_plain(before, after),
         run_id=after.run_id,
         expected_rev=before.rev,
         run=rows.moving_row(after),
@@ -93,6 +94,8 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
 
 def request_for(run_id: str, command: Command) -> SliceRequest:
     """The part of the run that this command is judged on."""
+    if type(command) is Settle and _is_plain(command):
+        return SliceRequest(run_id, command.claim_id)
     scope = f"run:{run_id}"
     if isinstance(command, Create):
         scope = f"user:{command.fact.user_id}"
@@ -116,6 +119,12 @@ def request_for(run_id: str, command: Command) -> SliceRequest:
         planner="all" if isinstance(command, Settle) and command.plan and command.plan.looks else "",
         whole=isinstance(command, Recover),
     )
+
+
+def _is_plain(command: Settle) -> bool:
+    """The end of a tick that is judged by the claim alone, as most are."""
+    others = command.runnable_key or command.staged.storage or command.awaits or command.plan or command.key
+    return not others
 
 
 def _step_name(command: Command) -> str:

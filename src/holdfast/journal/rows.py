@@ -118,12 +118,12 @@ def moving_row(state: RunState) -> Row:
         state.status,
         state.rev,
         state.at,
+        state.input_rev,
+        state.wake_at,
         state.attempt,
         state.deliveries,
-        state.input_rev,
         state.output_rev,
         state.ended_rev,
-        state.wake_at,
         state.last_error,
         state.error_kind,
         state.cancel_requested_at,
@@ -140,6 +140,17 @@ def moving_row(state: RunState) -> Row:
         state.definition,
         state.definition_rev,
         int(state.undoing),
+    )
+
+
+def is_plain(before: RunState, after: RunState) -> bool:
+    """Does the row differ only in what most commits change? Those that end a plain tick are the most."""
+    return (
+        before.boundary == after.boundary
+        and before.flow == after.flow
+        and before.definition == after.definition
+        and before.definition_rev == after.definition_rev
+        and before.undoing == after.undoing
     )
 
 

@@ -15,7 +15,7 @@ from holdfast.protocol.outcomes import Outcome
 from holdfast.protocol.storage import ClogWrites
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An order to one run."""
 
     key: str | None = None
@@ -45,7 +45,7 @@ class Heartbeat(ClaimCommand, frozen=True, kw_only=True):
     lease_us: int
 
 
-class ChildStart(msgspec.Struct, frozen=True, kw_only=True):
+class ChildStart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A child that waits for its parent's commit."""
 
     child_run_id: str
@@ -58,7 +58,7 @@ class ChildStart(msgspec.Struct, frozen=True, kw_only=True):
     repaired: bool = False
 
 
-class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delivery that waits for its tick's commit."""
 
     outbox_id: str
@@ -69,7 +69,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     repaired: bool = False
 
 
-class Staged(msgspec.Struct, frozen=True, kw_only=True):
+class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a tick wants beside its outcome; it commits with the outcome or not at all."""
 
     storage: tuple[ClogWrites, ...] = ()

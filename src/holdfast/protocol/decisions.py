@@ -21,7 +21,7 @@ DURATION_MAX_US = 1 << 56
 ERROR_LENGTH_MAX = 2_000
 
 
-class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What this commit means for another run, delivered there as a command of its own.
 
     `fact` is the index of the fact among the decided ones that holds the details.
@@ -32,7 +32,7 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True):
     fact: int
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Facts to commit; or a refusal with its reason; or a repeat of what `rev` already says."""
 
     facts: tuple[Fact, ...] = ()

@@ -68,12 +68,15 @@ def _restatus(state: RunState) -> RunState:
 def _resting_status(state: RunState) -> Status:
     if state.boundary:
         return "paused"
-    items = state.work.values()
-    if any(work.claim for work in items):
-        return "active"
-    if any(not work.waiting for work in items):
-        return "pending"
-    return "waiting" if state.work else "idle"
+    status: Status = "idle"
+    for work in state.work.values():
+        if work.claim:
+            return "active"
+        if not work.waiting:
+            status = "pending"
+        elif status == "idle":
+            status = "waiting"
+    return status
 
 
 def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:

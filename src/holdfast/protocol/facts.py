@@ -27,7 +27,7 @@ def _version() -> int:
     return VERSION
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something that happened to a run."""
 
     kind: ClassVar[str] = ""
@@ -42,7 +42,7 @@ class Fenced(Fact, frozen=True, kw_only=True):
     claim_token_hash: str
 
 
-class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where a child run comes from."""
 
     run_id: str
@@ -350,7 +350,7 @@ class RunForked(Fact, frozen=True, kw_only=True):
     at_rev: Count
 
 
-class StorageWrite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StorageWrite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One row as it is from now on. Without `row_id` in scope `tick`, `cleared` means all rows of the tick."""
 
     scope: str

@@ -5,6 +5,8 @@ concerned and the heads of the collections. Both are the same type, and every ru
 
 Times are microseconds since the epoch. A commit does not know its own instant before the database has its locks, so
 a change may be evolved at `PENDING`; times counted from it are negative until `resolved` puts the instant in.
+
+States, like facts and decisions, are values that never refer to themselves, so the cycle collector is spared them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ REASONS: frozenset[str] = frozenset(
 """Why a fact was not accepted. Stable: people and programs branch on these words."""
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """Someone's right to work on an item, until `lease_until`."""
 
     claim_id: str
@@ -64,7 +66,7 @@ class Claim(msgspec.Struct, frozen=True):
         return at < counted(self.lease_until, at)
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One claimable piece of a run: its next tick (`ROOT`) or a workflow step."""
 
     key: str = ROOT
@@ -83,7 +85,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker must know to claim it, where that is more than the clog: a version of a flow."""
 
 
-class Tick(msgspec.Struct, frozen=True, kw_only=True):
+class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One handler call. `outcome` is None while it runs; `settled_rev` is the entry that ended it."""
 
     tick_id: str
@@ -99,7 +101,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Which clogs have used their one read (`r:clog`) and their one write (`w:clog`)."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A step of a flow that has an answer, or failed attempts."""
 
     rev: int
@@ -107,7 +109,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Tool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A place where a tool was asked for. `kept` survives the outcome of a tick."""
 
     slot: str
@@ -124,7 +126,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     kept: bool = False
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row of scoped storage. The revision that wrote it is its version."""
 
     rev: int
@@ -132,7 +134,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     value: Any = None
 
 
-class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run's place in its lane: the instant and the entry with which it came. The head holds the lane."""
 
     at: int
@@ -140,7 +142,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
 
 
-class Signal(msgspec.Struct, frozen=True, kw_only=True):
+class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An input from outside. `tick_id` names the tick whose outcome consumed it."""
 
     seq: int
@@ -150,7 +152,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     tick_id: str | None = None
 
 
-class Boundary(msgspec.Struct, frozen=True, kw_only=True):
+class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The open question to a person."""
 
     step: str
@@ -164,7 +166,7 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     """The fingerprint of what a person is shown."""
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True):
+class Child(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run that this run started. `status` is None until its end was recorded here.
 
     `on_cancel="abandon"` leaves it alone when this run is cancelled.
@@ -180,7 +182,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     on_cancel: str = "cancel"
 
 
-class Runnable(msgspec.Struct, frozen=True, kw_only=True):
+class Runnable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow step's way: planned → scheduled → completed or failed → applied.
 
     A map goes from scheduled to `mapping`; its items have no results of their own beside it.
@@ -204,7 +206,7 @@ class Runnable(msgspec.Struct, frozen=True, kw_only=True):
     remaining: int = 0
 
 
-class KeyUse(msgspec.Struct, frozen=True):
+class KeyUse(msgspec.Struct, frozen=True, gc=False):
     """A caller's idempotency key and the entry it made."""
 
     body_digest: str
@@ -212,7 +214,7 @@ class KeyUse(msgspec.Struct, frozen=True):
     run_id: str = ""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An anomaly: which fact was not accepted, and where it stands."""
 
     reason: str
@@ -223,7 +225,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     step: str = ""
 
 
-class RunState(msgspec.Struct, frozen=True, kw_only=True):
+class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One run at one revision."""
 
     run_id: str

@@ -16,10 +16,10 @@ from holdfast.journal import Executed
 from holdfast.moments import from_us
 from holdfast.protocol import commands
 from holdfast.protocol.commands import Command
-from holdfast.protocol.facts import ROOT, Fact
+from holdfast.protocol.facts import ROOT, AttemptClaimed, Fact
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.settle import WORKFLOW_TICK
-from holdfast.protocol.state import RunState
+from holdfast.protocol.state import RunState, Work
 from holdfast.protocol.values import clean, whole_number
 from holdfast.redaction import HIDDEN
 from holdfast.runtime.records import Claim, RunInfo
@@ -54,7 +54,7 @@ class Claims(Runs):
         """Take up to `limit` due items. Each is this caller's alone until its lease ends."""
         queues = (check_id(self.queue if queue is None else queue, "queue"),)
         chosen = None if clogs is None else [check_id(clog, "clog_id") for clog in clogs]
-        taken = await self.take(queues, clogs=chosen, owner=owner, lease_ms=lease_ms, limit=limit)
+        taken = await self.take(queues, clogs=chosen, owner=owner, lease_ms=lease_ms, limit=limit, looks_again=True)
         return [item.claim for item in taken]
 
     async def take(
@@ -67,8 +67,12 @@ class Claims(Runs):
         limit: int = 1,
         due_by: int | None = None,
         passed: Sequence[str] = (),
+        looks_again: bool = False,
     ) -> list[Taken]:
-        """Claims with what their executor needs to know; `queues=None` is every queue, `clogs` as `Registry.names`."""
+        """Claims with what their executor needs to know; `queues=None` is every queue, `clogs` as `Registry.names`.
+
+        A claim may be over before it is heard of. An executor knows by its own clock; for anybody else `looks_again`.
+        """
         if self._user_id is not None:
             raise Conflict("work is claimed for everybody, not for one user; use the runtime itself")
         count = whole_number(limit, "limit", 0, CLAIMS_MAX)
@@ -89,12 +93,14 @@ class Claims(Runs):
                 return []
             spare = tokens.keys() - {item.claim_id for item in found}
             # All at once: the leases of those that are held already are running.
+            late = [item for item in found if item.claim_id is None]
             asked = await asyncio.gather(
-                *(self._held(item, request, spare, tokens) for item in found), return_exceptions=True
+                *(self._taken_over(item, request, spare.pop(), tokens) for item in late), return_exceptions=True
             )
-            held = [item for item in asked if isinstance(item, Claimed)]
+            held = [item for item in (*found, *asked) if isinstance(item, Claimed) and item.claim_id is not None]
             if held:
-                return await self._taken(held, tokens)
+                told = {} if looks_again else self._told(held, request)
+                return await self._taken(held, told, tokens)
             for error in asked:
                 if isinstance(error, BaseException):
                     raise error
@@ -156,13 +162,10 @@ class Claims(Runs):
         check_fence(executed, claim.run_id)
         return await self._info(executed.state)
 
-    async def _held(
-        self, item: Claimed, request: ClaimRequest, spare: set[str], tokens: dict[str, str]
+    async def _taken_over(
+        self, item: Claimed, request: ClaimRequest, claim_id: str, tokens: dict[str, str]
     ) -> Claimed | None:
-        """The item, claimed. One whose lease ran out is taken over; None if that ended it, or someone was faster."""
-        if item.claim_id is not None:
-            return item
-        claim_id = spare.pop()
+        """The item whose lease ran out, claimed; None if that ended its run, or someone was faster."""
         command = commands.Claim(
             runnable_key=item.key,
             claim_id=claim_id,
@@ -175,31 +178,47 @@ class Claims(Runs):
         is_ours = work is not None and work.claim is not None and work.claim.claim_id == claim_id
         return item._replace(claim_id=claim_id) if is_ours else None
 
-    async def _taken(self, taken: Sequence[Claimed], tokens: dict[str, str]) -> list[Taken]:
-        """What their holders need to know, read for all of them at once."""
-        # Siblings of one workflow show the same run.
-        states = await self.journal.slices(list(dict.fromkeys(item.run_id for item in taken)))
-        held = [(item, state.work[item.key]) for item in taken if (state := states[item.run_id]).work.get(item.key)]
-        inputs, unreadable = await self._inputs(
-            [(item.run_id, work.input_rev) for item, work in held if work.input_rev]
-        )
+    def _told(self, held: Sequence[Claimed], request: ClaimRequest) -> dict[str, tuple[RunState, Fact]]:
+        """The runs that have just begun, which their claims told whole, each with the fact that holds its input."""
+        hashes = dict(zip(request.claim_ids, request.claim_token_hashes, strict=True))
+        told: dict[str, tuple[RunState, Fact]] = {}
+        for item in held:
+            if item.first is not None and (begun := self.journal.begun(item, _claimed(item, request, hashes))):
+                told[item.run_id] = begun
+        return told
+
+    async def _taken(
+        self, held: Sequence[Claimed], told: dict[str, tuple[RunState, Fact]], tokens: dict[str, str]
+    ) -> list[Taken]:
+        """What their holders need to know: what was told, and the rest read."""
+        read = await self._read([item for item in held if item.run_id not in told])
         answer: list[Taken] = []
-        for item, work in held:
-            if work.claim is None or work.claim.claim_id != item.claim_id or item.run_id in unreadable:
+        for item in held:
+            known = told.get(item.run_id) or read.get((item.run_id, item.key))
+            if known is None:
                 continue
-            fact = inputs.get((item.run_id, work.input_rev or 0))
-            claim = Claim(
-                run_id=item.run_id,
-                runnable_key=item.key,
-                tick_id=item.claim_id,
-                claim_id=item.claim_id,
-                token=tokens[item.claim_id],
-                lease_until=from_us(work.claim.lease_until),
-                attempt=work.attempt,
-                input=getattr(fact, "input", None),
-            )
-            answer.append(Taken(claim, states[item.run_id], fact))
+            state, fact = known
+            work = state.work.get(item.key)
+            if work and work.claim and work.claim.claim_id == item.claim_id:
+                claim = _claim(item, work, work.claim.lease_until, tokens[work.claim.claim_id], fact)
+                answer.append(Taken(claim, state, fact))
         return answer
+
+    async def _read(self, held: Sequence[Claimed]) -> dict[tuple[str, str], tuple[RunState, Fact | None]]:
+        """The runs of these items and the facts that hold their inputs, for all of them at once."""
+        if not held:
+            return {}
+        # Siblings of one workflow show the same run.
+        states = await self.journal.slices(list(dict.fromkeys(item.run_id for item in held)))
+        works = {item: state.work[item.key] for item in held if (state := states[item.run_id]).work.get(item.key)}
+        inputs, unreadable = await self._inputs(
+            [(item.run_id, work.input_rev) for item, work in works.items() if work.input_rev]
+        )
+        return {
+            (item.run_id, item.key): (states[item.run_id], inputs.get((item.run_id, work.input_rev or 0)))
+            for item, work in works.items()
+            if item.run_id not in unreadable
+        }
 
     async def _inputs(self, places: list[tuple[str, int]]) -> tuple[dict[tuple[str, int], Fact], set[str]]:
         """The inputs, and the runs whose journal cannot be read: a damaged run must not cost its neighbours theirs."""
@@ -215,6 +234,31 @@ class Claims(Runs):
             found |= one
             unreadable |= broken
         return found, unreadable
+
+
+def _claimed(item: Claimed, request: ClaimRequest, hashes: dict[str, str]) -> AttemptClaimed:
+    """The fact that the store wrote as it took the first item of a run."""
+    return AttemptClaimed(
+        runnable_key=item.key,
+        claim_id=item.claim_id or "",
+        claim_token_hash=hashes[item.claim_id or ""],
+        owner_id=request.owner_id,
+        lease_us=request.lease_us,
+    )
+
+
+def _claim(item: Claimed, work: Work, lease_until: int, token: str, fact: Fact | None) -> Claim:
+    assert item.claim_id is not None
+    return Claim(
+        run_id=item.run_id,
+        runnable_key=item.key,
+        tick_id=item.claim_id,
+        claim_id=item.claim_id,
+        token=token,
+        lease_until=from_us(lease_until),
+        attempt=work.attempt,
+        input=getattr(fact, "input", None),
+    )
 
 
 def _check_nobody_is_asked(plan: commands.Plan, key: str) -> None:

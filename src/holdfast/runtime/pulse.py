@@ -23,6 +23,7 @@ log = logger("holdfast.pulse")
 CANCEL_POLL_S = 0.5
 MOURN_S = 0.2
 BEATS_MAX = 500
+IDLE_S = 3_600.0
 
 
 class Hold:
@@ -70,14 +71,19 @@ class Pulse:
         self._beating: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None
         self._closing = False
+        self._next_round = 0.0
+        self._next_poll = 0.0
 
     def keep(self, hold: Hold) -> None:
         with self._changed:
             self._holds[hold.beat.claim_id] = hold
+            is_late = hold.next_beat < self._next_round
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="holdfast-pulse", daemon=True)
                 self._thread.start()
-        self._stir()
+        if is_late:
+            # Only then: waking a thread costs as much as a short tick.
+            self._stir()
 
     def drop(self, hold: Hold) -> None:
         with self._changed:
@@ -148,20 +154,31 @@ class Pulse:
     async def _round(self, store: Store[RunState] | None) -> float:
         """Beat where it is time, look for cancels; answer how long nothing needs to be done."""
         holds = self._held()
-        if not holds:
-            return 3_600.0
         now = ambient.monotonic()
-        if store is not None:
+        # Paced by the clock, not by how often claims come: what a claim finds is its own news.
+        polls = bool(holds) and now >= self._next_poll
+        if polls:
+            self._next_poll = now + CANCEL_POLL_S
+        if holds and store is not None:
             try:
                 if any(hold.next_beat <= now for hold in holds):
                     # Those that are due soon come along, so that claims of all ages soon beat together.
                     await self._beat_all(store, [hold for hold in holds if hold.next_beat - hold.every_s / 2 <= now])
-                await self._look_for_cancels(store, [hold for hold in holds if not hold.cancel_requested])
+                if polls:
+                    await self._look_for_cancels(store, [hold for hold in holds if not hold.cancel_requested])
             except Exception as error:
                 # Without this thread every claim would be lost, so it outlives whatever happens to a round.
                 log.warning("cannot keep claims alive, trying again: %s", error)
-        next_beat = min((hold.next_beat for hold in self._held()), default=now + CANCEL_POLL_S)
-        return max(0.01, min(CANCEL_POLL_S, next_beat - ambient.monotonic()))
+        return self._until_next_round()
+
+    def _until_next_round(self) -> float:
+        with self._changed:
+            # Under the lock: a claim that comes now is either seen here, or sees when we will look again.
+            now = ambient.monotonic()
+            beats = [hold.next_beat for hold in self._holds.values() if not hold.lost]
+            pause = max(0.01, min([self._next_poll - now, *(beat - now for beat in beats)])) if beats else IDLE_S
+            self._next_round = now + pause
+            return pause
 
     async def _beat_all(self, store: Store[RunState], due: Sequence[Hold]) -> None:
         for start in range(0, len(due), BEATS_MAX):

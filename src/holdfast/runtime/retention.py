@@ -18,15 +18,17 @@ TTL_MAX_S = 1 << 36
 
 # What a run still has to tell others is read from its entries.
 _SILENT = "NOT EXISTS (SELECT 1 FROM {s}handoffs h WHERE h.source_run_id = x.run_id)"
+# In the order of their creation: an index of their ends would be written at every end.
 _ENDED = f"""
-    SELECT x.run_id, x.session_id, x.user_id, x.finished_at
+    SELECT x.run_id, x.session_id, x.user_id, x.finished_at, x.created_at
     FROM {{s}}runs x
-    WHERE x.finished_at <= $1 AND (x.finished_at > $3 OR (x.finished_at = $3 AND x.run_id > $4)) {{owner}} AND {_SILENT}
-    ORDER BY x.finished_at, x.run_id
+    WHERE x.finished_at <= $1 AND x.created_at <= $1
+      AND (x.created_at > $3 OR (x.created_at = $3 AND x.run_id > $4)) {{owner}} AND {_SILENT}
+    ORDER BY x.created_at, x.run_id
     LIMIT $2
 """
 _DELETED = f"""
-    SELECT x.run_id, x.session_id, x.user_id, x.at
+    SELECT x.run_id, x.session_id, x.user_id, x.at, x.at
     FROM {{s}}tombstones x
     WHERE x.rev > 0 AND x.at <= $1 AND (x.at > $3 OR (x.at = $3 AND x.run_id > $4)) {{owner}} AND {_SILENT}
     ORDER BY x.at, x.run_id
@@ -129,11 +131,11 @@ class Retention(Questions):
             batch = min(BATCH, most - removed)
             found = await self._store.fetch(sql.replace("{owner}", owner), by, batch, at, run_id, *mine)
             for run in found:
-                await self._store.remove_run(run, finished_by=by)
+                await self._store.remove_run(run[:4], finished_by=by)
             removed += len(found)
             if len(found) < batch:
                 break
-            run_id, _, _, at = found[-1]
+            run_id, at = found[-1][0], found[-1][4]
         return removed
 
 

@@ -54,13 +54,17 @@ class Runs(Core):
     async def create_runs(self, requests: Sequence[dict[str, Any]]) -> list[RunInfo]:
         """Create many runs in one commit, all or none."""
         creations: list[tuple[str, commands.Create]] = []
+        given: set[str] = set()
         for request in requests:
             options = self._options(request)
             run_id = options.pop("run_id", None)
-            chosen = new_id() if run_id is None else check_id(run_id, "run_id")
-            creations.append((chosen, creation(**options)))
+            if run_id is not None:
+                given.add(check_id(run_id, "run_id"))
+            creations.append((run_id or new_id(), creation(**options)))
         made = await self._made_before([command for _, command in creations])
         new = [item for item in creations if _owned_key(item[1]) not in made]
+        # An id that was just made up has no past.
+        await self.journal.check_unused([run_id for run_id, _ in new if run_id in given])
         try:
             states = await self.journal.create_all(new) if new else []
         except Conflict:

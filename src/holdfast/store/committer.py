@@ -114,11 +114,18 @@ class Committer(Generic[S]):
         self.members = 0
         self.intentions = 0
 
-    async def commit(self, intention: Intention[S]) -> Committed[S]:
-        """When this returns, the intention is on disk, or its plan had nothing to write."""
+    def submit(self, intention: Intention[S]) -> asyncio.Future[Committed[S]]:
+        """Take the intention now, behind those of its run that were taken before.
+
+        When this is answered, the intention is on disk, or its plan had nothing to write.
+        """
         wish = _Wish(intention)
         self._enqueue(wish)
-        return await wish.future
+        return wish.future
+
+    async def commit(self, intention: Intention[S]) -> Committed[S]:
+        """The same, waited for."""
+        return await self.submit(intention)
 
     async def close(self) -> None:
         """Wait for what is in flight."""

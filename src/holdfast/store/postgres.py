@@ -27,6 +27,7 @@ from holdfast.store.types import (
     Change,
     Claimed,
     ClaimRequest,
+    Entry,
     FactKey,
     Mark,
     Member,
@@ -226,7 +227,7 @@ class Postgres:
         rows = await self._opened().claims.run(
             lambda connection: _rows(connection, self._text(texts.CLAIM), arguments), lost=OutcomeUnknown
         )
-        return [Claimed(*row) for row in rows]
+        return [_claimed(*row) for row in rows]
 
     async def heartbeat(self, beats: Sequence[Beat], lease_us: int, commit_id: int) -> list[Beaten]:
         if not beats:
@@ -361,6 +362,15 @@ async def _run_statements(connection: Any, statements: Sequence[Statement]) -> N
     except ValueError as error:
         # What the driver cannot send is no lost connection, though it says so in the same words.
         raise Rejected(f"a parameter does not fit its statement: {error}") from error
+
+
+def _claimed(run_id: str, key: str, claim_id: str | None, at: int, position: int | None, *first: Any) -> Claimed:
+    if position is None:
+        return Claimed(run_id, key, claim_id, at)
+    kind, data, first_at, digest, commit_id = first
+    return Claimed(
+        run_id, key, claim_id, at, Entry(position, f"run:{run_id}", 1, kind, data, first_at, digest, commit_id)
+    )
 
 
 def _written(rows: list[Row]) -> list[Written]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.store import slices
-from holdfast.store.tables import INDEXES, PENDING, RUN_FIXED, RUN_MOVING, RUNS, Table
+from holdfast.store.tables import BORN, INDEXES, PENDING, PLAIN, RUN_FIXED, RUN_MOVING, RUNS, UNBOUND, UNTOUCHED, Table
 from holdfast.store.types import Append, Beat, Member, NewEntry, SliceRequest
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -27,14 +27,18 @@ LANDED = """
     JOIN {s}journal j ON j.thread = ANY (ARRAY[x.thread]) AND j.rev = x.rev
     WHERE j.commit_id = $3
 """
-CLAIM = "SELECT run_id, key, claim_id, at FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+CLAIM = "SELECT * FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 
 
 class Shape(NamedTuple):
     """What a batch contains, and so which text writes it. Small commits stay small statements."""
 
     creates: bool
+    born: bool
+    """Every new run is as creations leave it."""
     updates: bool
+    plain: bool
+    """Every other run changes in the plain part of its row only."""
     deletes: bool
     fences: bool
     puts: frozenset[str]
@@ -123,11 +127,11 @@ def write_text(shape: Shape) -> str:
     places = _Places(4)
     parts = [_verdict("runs", "run_id", _fences(places) if shape.fences else "")]
     if shape.creates:
-        parts += _creates(places)
+        parts += _creates(places, born=shape.born)
     if shape.updates:
-        parts.append(_updates(places))
+        parts.append(_updates(places, plain=shape.plain))
     if shape.deletes:
-        parts.append(_deletes(places))
+        parts += _deletes(places)
     parts += [_put(INDEXES[name], places) for name in _in_order(shape.puts)]
     parts += [_drop(INDEXES[name], places) for name in _in_order(shape.drops)]
     parts.append(_entries(places))
@@ -143,6 +147,8 @@ def write_shape(members: Sequence[Member]) -> Shape:
     return Shape(
         creates=any(member.created is not None for member in members),
         updates=any(member.created is None and not member.gone for member in members),
+        born=all(member.run[BORN:] == UNTOUCHED for member in members if member.created is not None),
+        plain=all(member.plain for member in members if member.created is None),
         deletes=any(member.gone for member in members),
         fences=any(member.fences for member in members),
         puts=frozenset(puts),
@@ -163,10 +169,13 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
     if shape.fences:
         arguments += _columns((m, member.run_id, *fence) for m, member in numbered for fence in member.fences)
     if shape.creates:
-        arguments += _columns((m, *member.created, *member.run) for m, member in numbered if member.created is not None)
+        end = BORN if shape.born else None
+        new = ((m, member.created, member.run) for m, member in numbered if member.created is not None)
+        arguments += _columns((m, *created, *run[:end]) for m, created, run in new)
     if shape.updates:
         moved = [(m, member) for m, member in numbered if member.created is None and not member.gone]
-        arguments += _columns((m, member.run_id, *member.run) for m, member in moved)
+        end = PLAIN if shape.plain else None
+        arguments += _columns((m, member.run_id, *member.run[:end]) for m, member in moved)
     if shape.deletes:
         arguments += _columns((m, member.run_id) for m, member in numbered if member.gone)
     for name in _in_order(shape.puts):
@@ -239,11 +248,13 @@ def _fences(places: _Places) -> str:
     return _FENCES.format(fences=places.unnest("f", _FENCE_COLUMNS))
 
 
-def _creates(places: _Places) -> list[str]:
+def _creates(places: _Places, *, born: bool) -> list[str]:
     """New runs are inserted plainly: an id that someone took meanwhile fails the batch. Sorted, so that two batches
     which share sessions or ids wait for each other instead of locking crosswise."""
-    source = places.unnest("c", {"m": "int", **RUN_FIXED, **RUN_MOVING})
-    values = ", ".join(_resolved("c", name, RUNS, "c.instant") for name in RUNS.names)
+    moving = dict(list(RUN_MOVING.items())[: BORN if born else None])
+    source = places.unnest("c", {"m": "int", **RUN_FIXED, **moving})
+    given = [_resolved("c", name, RUNS, "c.instant") for name in (*RUN_FIXED, *moving)]
+    values = ", ".join([*given, *("NULL" if value is None else str(value) for value in UNTOUCHED if born)])
     return [
         f"""
     c AS MATERIALIZED (
@@ -263,9 +274,10 @@ def _creates(places: _Places) -> list[str]:
     ]
 
 
-def _updates(places: _Places) -> str:
-    source = places.unnest("x", {"m": "int", "run_id": "text", **RUN_MOVING})
-    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in RUN_MOVING)
+def _updates(places: _Places, *, plain: bool) -> str:
+    columns = dict(list(RUN_MOVING.items())[: PLAIN if plain else None])
+    source = places.unnest("x", {"m": "int", "run_id": "text", **columns})
+    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in columns)
     return f"""
     moved AS (
         UPDATE {{s}}runs r SET {values}
@@ -274,14 +286,22 @@ def _updates(places: _Places) -> str:
     )"""
 
 
-def _deletes(places: _Places) -> str:
+def _deletes(places: _Places) -> list[str]:
+    """The run's row, and with it every row that refers to it; those that do so without a constraint go by name."""
     source = places.unnest("g", {"m": "int", "run_id": "text"})
-    return f"""
-    removed AS (
-        DELETE FROM {{s}}runs r
-        USING {source} CROSS JOIN v
-        WHERE {_same("r.run_id", "g.run_id")} AND v.at[g.m] >= 0
+    parts = [
+        f"""
+    g AS MATERIALIZED (
+        SELECT g.run_id FROM {source} CROSS JOIN v WHERE v.at[g.m] >= 0
     )"""
+    ]
+    for name in (RUNS.name, *UNBOUND):
+        same = _same("d.run_id", "g.run_id")
+        parts.append(f"""
+    removed_{name} AS (
+        DELETE FROM {{s}}{name} d USING g WHERE {same}
+    )""")
+    return parts
 
 
 def _put(table: Table, places: _Places) -> str:

@@ -27,6 +27,7 @@ from holdfast.store.types import (
     Change,
     Claimed,
     ClaimRequest,
+    Entry,
     FactKey,
     Mark,
     Member,
@@ -409,9 +410,14 @@ def _delete(table: Table) -> str:
 
 def _resolver(names: Sequence[str], moments: frozenset[str]) -> Callable[[Row, int], Row]:
     places = frozenset(place for place, name in enumerate(names) if name in moments)
-    if not places:
-        return lambda row, at: row
-    return lambda row, at: tuple(moment(v, at) if i in places else v for i, v in enumerate(row))
+
+    def resolve(row: Row, at: int) -> Row:
+        resolved = list(row)
+        for place in places:
+            resolved[place] = moment(row[place], at)
+        return tuple(resolved)
+
+    return resolve if places else lambda row, at: row
 
 
 _UPSERTS = {name: _upsert(table) for name, table in INDEXES.items()}
@@ -513,6 +519,11 @@ _DUE = """
 """
 
 
+_FIRST_ENTRY = (
+    "SELECT position, thread, rev, kind, data, at, digest, commit_id FROM journal WHERE thread = ? AND rev = 1"
+)
+
+
 def _claim(connection: sqlite3.Connection, request: ClaimRequest, now: int, commit_id: int) -> list[Claimed]:
     """Take what is due, highest priority first, oldest first within one; leases that ran out are only named."""
     tickets = list(zip(request.claim_ids, request.claim_token_hashes, strict=True))[::-1]
@@ -522,8 +533,7 @@ def _claim(connection: sqlite3.Connection, request: ClaimRequest, now: int, comm
             answer.append(Claimed(item["run_id"], item["key"], None, now))
             continue
         claim_id, claim_token_hash = tickets.pop()
-        at = _take(connection, request, item, (claim_id, claim_token_hash), now, commit_id)
-        answer.append(Claimed(item["run_id"], item["key"], claim_id, at))
+        answer.append(_take(connection, request, item, (claim_id, claim_token_hash), now, commit_id))
     return answer
 
 
@@ -557,7 +567,7 @@ def _take(
     ticket: tuple[str, str],
     now: int,
     commit_id: int,
-) -> int:
+) -> Claimed:
     run_id, key = item["run_id"], item["key"]
     claim_id, claim_token_hash = ticket
     head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (run_id,)).fetchone()
@@ -587,7 +597,9 @@ def _take(
     )
     entry = request.entry(key, item["attempt"], claim_id, claim_token_hash)
     _write_entries(connection, f"run:{run_id}", [entry], rev - 1, at, commit_id)
-    return at
+    # Of a run that has just begun, the one entry before this claim tells everything.
+    first = connection.execute(_FIRST_ENTRY, (f"run:{run_id}",)).fetchone() if rev == 2 else None
+    return Claimed(run_id, key, claim_id, at, Entry(*first) if first else None)
 
 
 def _heartbeat(connection: sqlite3.Connection, beat: Beat, lease_us: int, now: int, commit_id: int) -> Beaten | None:

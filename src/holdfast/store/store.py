@@ -6,6 +6,7 @@ portable text, here, beside the method that runs it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
 
@@ -19,7 +20,17 @@ from holdfast.store.hints import Hints, Listener
 from holdfast.store.outbox_rows import OUTBOX_TOPIC, OutboxRows
 from holdfast.store.recorder import Judge, Recorded, Recorder, changes, latest
 from holdfast.store.sqlite import SQLite
-from holdfast.store.tables import FACTS, HANDOFFS, INDEXES, OUTBOX, RUNS, SHARED_STORAGE, TOOL_CALLS
+from holdfast.store.tables import (
+    FACTS,
+    HANDOFFS,
+    INDEXES,
+    OUTBOX,
+    RUNS,
+    SHARED_STORAGE,
+    TOMBSTONES,
+    TOOL_CALLS,
+    UNBOUND,
+)
 from holdfast.store.types import (
     Addition,
     Beat,
@@ -125,6 +136,10 @@ class Store(Generic[S]):
     async def commit(self, intention: Intention[S]) -> Committed[S]:
         """Carry out one intention on one run, together with whatever others want at the same time."""
         return await self.committer.commit(intention)
+
+    def submit(self, intention: Intention[S]) -> asyncio.Future[Committed[S]]:
+        """The same without waiting: it is taken now, in the order of the calls."""
+        return self.committer.submit(intention)
 
     async def create_all(self, members: Sequence[Member]) -> int:
         """Create many runs in one commit, all or none. Raises `Conflict` when an id or key is taken."""
@@ -345,13 +360,27 @@ class Store(Generic[S]):
 
     async def run_ids(self, after: str = "", limit: int = PAGE) -> list[str]:
         """Ids of every run that has a row or a thread, or should have one, in order."""
-        sql = """
+        # Each part stops after a page of its own, so that a page costs the same wherever it begins.
+        rows = " UNION ".join(
+            f"""
             SELECT id FROM (
-                SELECT run_id AS id FROM {s}runs WHERE run_id > $1
+                SELECT DISTINCT run_id AS id FROM {{s}}{name} WHERE run_id > $1 {more} ORDER BY run_id LIMIT $3
+            ) {name}
+            """
+            for name, more in ((RUNS.name, ""), (TOMBSTONES.name, "AND rev > 0"), *((name, "") for name in UNBOUND))
+        )
+        sql = f"""
+            WITH RECURSIVE threads (thread) AS (
+                SELECT (SELECT min(thread) FROM {{s}}journal WHERE thread > $2 AND thread < 'run;')
+                UNION ALL
+                SELECT (SELECT min(j.thread) FROM {{s}}journal j WHERE j.thread > t.thread AND j.thread < 'run;')
+                FROM threads t
+                WHERE t.thread IS NOT NULL
+            )
+            SELECT id FROM (
+                {rows}
                 UNION
-                SELECT run_id AS id FROM {s}tombstones WHERE run_id > $1 AND rev > 0
-                UNION
-                SELECT substr(thread, 5) AS id FROM {s}journal WHERE thread > $2 AND thread < 'run;'
+                SELECT id FROM (SELECT substr(thread, 5) AS id FROM threads WHERE thread IS NOT NULL LIMIT $3) told
             ) ids
             ORDER BY id
             LIMIT $3
@@ -409,6 +438,7 @@ class Store(Generic[S]):
         before is seen by the statements that follow, whoever comes later finds no run.
         """
         run_id, thread = run[0], f"run:{run[0]}"
+        gone = "NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $1)"
         unowned = "NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $2)"
         stone = """
             INSERT INTO {s}tombstones (run_id, session_id, user_id, rev, at)
@@ -419,6 +449,7 @@ class Store(Generic[S]):
         await self.execute(
             ("DELETE FROM {s}runs WHERE run_id = $1 AND finished_at <= $2", (run_id, finished_by)),
             (stone, tuple(run)),
+            *((f"DELETE FROM {{s}}{name} WHERE run_id = $1 AND {gone}", (run_id,)) for name in UNBOUND),
             (f"DELETE FROM {{s}}journal WHERE thread = $1 AND {unowned}", (thread, run_id)),
             (f"DELETE FROM {{s}}checkpoints WHERE thread = $1 AND {unowned}", (thread, run_id)),
             (_DROP_AUDITS, (run_id,)),

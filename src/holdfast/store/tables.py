@@ -56,12 +56,12 @@ RUN_MOVING: dict[str, str] = {
     "status": "text",
     "rev": "int",
     "at": "bigint",
+    "input_rev": "int",
+    "wake_at": "bigint",
     "attempt": "int",
     "deliveries": "int",
-    "input_rev": "int",
     "output_rev": "int",
     "ended_rev": "int",
-    "wake_at": "bigint",
     "last_error": "text",
     "error_kind": "text",
     "cancel_requested_at": "bigint",
@@ -79,6 +79,13 @@ RUN_MOVING: dict[str, str] = {
     "definition_rev": "int",
     "undoing": "int",
 }
+BORN = tuple(RUN_MOVING).index("attempt")
+"""Before this place: what a creation sets. From it on a new run has the values of `UNTOUCHED`."""
+PLAIN = tuple(RUN_MOVING).index("boundary_step")
+"""Before this place: what most commits change. From it on: what most leave as it is."""
+UNTOUCHED = tuple(
+    0 if name in ("attempt", "deliveries", "flow", "undoing") else None for name in tuple(RUN_MOVING)[BORN:]
+)
 RUNS = Table(
     name="runs",
     key=("run_id",),
@@ -137,6 +144,8 @@ TICKS = Table(
     },
     moments=frozenset({"started_at"}),
 )
+UNBOUND = (WORK.name, TICKS.name)
+"""Tables of a run's rows that do not go by themselves when the run's own row goes."""
 SIGNALS = Table(
     name="signals",
     key=("run_id", "seq"),

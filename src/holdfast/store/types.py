@@ -58,14 +58,14 @@ class Fence(NamedTuple):
     claim_token_hash: str
 
 
-class Changes(msgspec.Struct):
+class Changes(msgspec.Struct, gc=False):
     """Index rows to put and to drop, by table; a drop names the key."""
 
     puts: dict[str, list[Row]] = {}
     drops: dict[str, list[Row]] = {}
 
 
-class Member(msgspec.Struct, kw_only=True):
+class Member(msgspec.Struct, kw_only=True, gc=False):
     """One run's share of a commit: accepted whole if the run is still at `expected_rev` and every fence holds."""
 
     run_id: str
@@ -79,6 +79,8 @@ class Member(msgspec.Struct, kw_only=True):
     """A caller's own, in the same transaction; a member that has some is written alone, behind its lock."""
     guard: Statement | None = None
     """An update that must find its row, in the same transaction, or nothing is written; it too is written alone."""
+    plain: bool = False
+    """Of the moving part of the run's row, nothing from `PLAIN` on differs from what stands there."""
     gone: bool = False
     """The run's row goes, and with it every row that hangs on it; the entries stay."""
 
@@ -167,7 +169,7 @@ def _distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({tuple(row.values()): row for row in rows}.values())
 
 
-class Plan(msgspec.Struct, Generic[S], kw_only=True):
+class Plan(msgspec.Struct, Generic[S], kw_only=True, gc=False):
     """What an intention does to the state it saw. No entries: nothing to write."""
 
     after: S
@@ -191,7 +193,7 @@ class Planner(Protocol[S]):
     def resolved(self, state: S, at: int) -> S: ...
 
 
-class Intention(msgspec.Struct, Generic[S], kw_only=True):
+class Intention(msgspec.Struct, Generic[S], kw_only=True, gc=False):
     """One caller's complete wish. `plan(state, now, at)` is pure and may be asked again on a fresher state.
 
     `known` spares the read when the caller holds a state that the revision check will confirm. `exact` asks for the
@@ -273,6 +275,8 @@ class Claimed(NamedTuple):
     key: str
     claim_id: str | None
     at: int
+    first: Entry | None = None
+    """The run's only entry before this claim, if it had no other: what it takes to know all of the run."""
 
 
 class Beat(NamedTuple):

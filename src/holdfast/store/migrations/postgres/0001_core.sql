@@ -67,16 +67,15 @@ CREATE INDEX runs_by_age ON {s}runs (created_at, run_id);
 CREATE INDEX runs_by_question ON {s}runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
 -- Questions that nobody may have answered in time.
 CREATE INDEX runs_by_expiry ON {s}runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
--- What is over, for those who clear up: a run enters it once.
-CREATE INDEX runs_by_end ON {s}runs (finished_at, run_id) WHERE finished_at IS NOT NULL;
 -- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
 -- same, and the plan that was made then is kept.
 ALTER TABLE {s}runs ADD PRIMARY KEY (run_id);
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
--- waits for its lane behind everything.
+-- waits for its lane behind everything. Every run writes here and to ticks, so neither refers to runs by a constraint:
+-- checking it would cost more than the row. Whoever removes a run removes these first.
 CREATE TABLE {s}work (
-    run_id           text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    run_id           text COLLATE "C" NOT NULL,
     key              text COLLATE "C" NOT NULL,
     queue            text COLLATE "C" NOT NULL,
     clog_id          text COLLATE "C" NOT NULL,
@@ -129,7 +128,7 @@ CREATE TABLE {s}threads (
 
 CREATE TABLE {s}ticks (
     tick_id       text COLLATE "C",
-    run_id        text COLLATE "C" NOT NULL REFERENCES {s}runs (run_id) ON DELETE CASCADE,
+    run_id        text COLLATE "C" NOT NULL,
     key           text COLLATE "C" NOT NULL,
     claimed_rev   integer NOT NULL,
     started_at    bigint NOT NULL,
@@ -467,6 +466,7 @@ CREATE TABLE {s}checkpoints (
 );
 
 -- The claim, as a function so that its plan is pinned: a queue that was analysed empty and then filled would sort.
+-- In PL/pgSQL, which keeps the plan; a function in plain SQL would make it anew at every call.
 -- The price of a forbidden sort that is unavoidable (a handful of rows) would wake the compiler, so that is off too.
 -- "= ANY (ARRAY[…])" can only be a lookup by index, also in a plan that was made while the tables were empty.
 -- Locks runs first, then work, in this order; any other order double-claims or deadlocks. Items whose lease ran out
@@ -474,11 +474,17 @@ CREATE TABLE {s}checkpoints (
 CREATE FUNCTION {s}claim(
     in_queues text[], in_clogs text[], in_claim_ids text[], in_hashes text[], in_owner text, in_lease bigint,
     in_commit bigint, in_now bigint, in_due_by bigint, in_passed text[]
-) RETURNS TABLE (run_id text, key text, claim_id text, at bigint)
-LANGUAGE sql VOLATILE
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+) RETURNS TABLE (
+    run_id text, key text, claim_id text, at bigint,
+    first_position bigint, first_kind text, first_data text, first_at bigint, first_digest bytea, first_commit bigint
+)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH RECURSIVE
 t AS MATERIALIZED (
     SELECT coalesce(in_now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
@@ -567,11 +573,19 @@ noted AS (
         sha256(convert_to('attempt_claimed' || chr(10) || b.data || chr(10), 'UTF8')), in_commit
     FROM body b
 )
-SELECT a.run_id, a.key, a.claim_id, a.ts
+SELECT a.run_id, a.key, a.claim_id, a.ts, j.position, j.kind, j.data, j.at, j.digest, j.commit_id
 FROM (
-    SELECT f.run_id, f.key, f.claim_id, f.ts, f.place FROM fresh f
+    SELECT f.run_id, f.key, f.claim_id, f.ts, f.place, f.next_rev FROM fresh f
     UNION ALL
-    SELECT p.run_id, p.key, NULL, t.now, p.place FROM placed p CROSS JOIN t WHERE p.claim_id IS NOT NULL
+    SELECT p.run_id, p.key, NULL, t.now, p.place, 0 FROM placed p CROSS JOIN t WHERE p.claim_id IS NOT NULL
 ) a
-ORDER BY a.place
+-- Of a run that has just begun, the one entry before this claim tells everything.
+LEFT JOIN LATERAL (
+    SELECT e.position, e.kind, e.data, e.at, e.digest, e.commit_id
+    FROM {s}journal e
+    WHERE a.next_rev = 2 AND e.thread = 'run:' || a.run_id AND e.rev = 1
+    LIMIT 1
+) j ON true
+ORDER BY a.place;
+END
 $$;

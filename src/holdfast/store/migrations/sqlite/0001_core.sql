@@ -60,8 +60,6 @@ CREATE INDEX runs_by_age ON runs (created_at, run_id);
 CREATE INDEX runs_by_question ON runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
 -- Questions that nobody may have answered in time.
 CREATE INDEX runs_by_expiry ON runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
--- What is over, for those who clear up: a run enters it once.
-CREATE INDEX runs_by_end ON runs (finished_at, run_id) WHERE finished_at IS NOT NULL;
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
 -- waits for its lane behind everything.
