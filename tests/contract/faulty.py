@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from holdfast import Holdfast
-from holdfast.store import Append, Beat, Beaten, Claimed, ClaimRequest, FactKey, Member, Row, Slice, SliceRequest
+from holdfast.store import (
+    Append,
+    Beat,
+    Beaten,
+    Claimed,
+    ClaimRequest,
+    FactKey,
+    Member,
+    Row,
+    Slice,
+    SliceRequest,
+    Statement,
+)
 from holdfast.store.database import Database, LockedPlan, OnHint, RecordPlan
 from holdfast.store.types import Busy, Change, Mark, OutcomeUnknown, Rejected, Written
 
@@ -103,13 +115,17 @@ class FaultyDatabase:
             member = plan(seen, at)
             planned.extend([member] if member else [])
 
+        def decided(seen: Slice, at: int) -> Member | None:
+            head = seen.run["rev"] if seen.run else 0
+            return planned[0] if planned[0].expected_rev == head else None
+
         async def send() -> None:
             await self.real.write_locked(request, plan_only, commit_id)
 
         async def land() -> None:
             # What was decided cannot be decided again: only its commit is late.
             if planned:
-                await self.real.write(planned, commit_id)
+                await self.real.write_locked(request, decided, commit_id)
 
         work = lambda: self.real.write_locked(request, plan, commit_id)  # noqa: E731
         return await self._call("write_locked", work, send=send, land=land)
@@ -119,6 +135,9 @@ class FaultyDatabase:
 
     async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
         await self._call("record", lambda: self.real.record(keys, plan, commit_id))
+
+    def locking(self, key: FactKey) -> Sequence[Statement]:
+        return self.real.locking(key)
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         return await self._call("landed", lambda: self.real.landed(marks, commit_id))

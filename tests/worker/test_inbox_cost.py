@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.audit.boundaries import asking
 from holdfast.runtime.listing import cursor_at
 from holdfast.store import Timers
 from tests.contract.test_postgres_specifics import nodes
@@ -24,7 +25,8 @@ STEPS_EACH = 25
 """Of SQLite's machine, for each open question."""
 ASKS = """
     UPDATE {s}runs SET status = 'paused', boundary_step = 'go', boundary_kind = 'approval', boundary_rev = 2,
-        boundary_expires_at = created_at + 1000000000, boundary_occurrence = 0, boundary_flow = 0, boundary_shown = 'x'
+        boundary_expires_at = created_at + 1000000000, boundary_occurrence = 0, boundary_flow = 0, boundary_shown = 'x',
+        boundary_proposal = run_id
     WHERE run_id LIKE 'asks-%'
 """
 Question = tuple[str, tuple[Any, ...]]
@@ -35,6 +37,8 @@ QUESTIONS: dict[str, Callable[[Holdfast], Awaitable[Any]]] = {
     "of a user": lambda hf: hf.as_user("u").approvals(limit=PAGE),
     "with pauses": lambda hf: hf.approvals(kind=None, limit=PAGE),
     "second page": lambda hf: hf.approvals(limit=PAGE, cursor=cursor_at(20, "asks-20")),
+    "about a proposal": lambda hf: asking(hf.journal.store, "asks-20", None),
+    "about a user's proposal": lambda hf: asking(hf.journal.store, "asks-20", "u"),
     "next expiry": lambda hf: hf.journal.store.next_timers(),
     "expired": lambda hf: hf.journal.sweep(),
 }

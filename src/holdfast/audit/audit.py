@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Self
 
+from holdfast.audit.boundaries import answer, asking
 from holdfast.audit.changes import Callbacks, Change, OnChange
 from holdfast.audit.instants import Validity, format_timestamp, to_bool, to_int
 from holdfast.audit.payloads import Payloads
-from holdfast.audit.queries import Readers
+from holdfast.audit.queries import LIMIT_MAX, Readers
 from holdfast.audit.recorders import Recorders
 from holdfast.audit.records import changed_row
 from holdfast.audit.retention import forget
-from holdfast.audit.statements import AnyFact, Statement, Step, addition, follow, stamped, typed
+from holdfast.audit.statements import (
+    Answer,
+    AnyFact,
+    Statement,
+    Step,
+    addition,
+    follow,
+    proposal_key,
+    stamped,
+    typed,
+)
 from holdfast.audit.transactions import Transaction
-from holdfast.errors import Conflict
-from holdfast.protocol.state import RunState
-from holdfast.store import Addition, FactKey, Row, Store
+from holdfast.errors import Conflict, InvalidValue
+from holdfast.journal import Journal
+from holdfast.protocol import audit as rules
+from holdfast.protocol.audit import Proposal
+from holdfast.protocol.values import clean, whole_number
+from holdfast.store import Addition, FactKey, Row
+
+AUTO_CONFIRM = "auto-confirm"
 
 
 class _Clock:
@@ -31,8 +49,9 @@ class _Clock:
 class Audit(Recorders, Readers):
     """Facts with validity. Every reader takes `at`; every recorder may be called again without harm."""
 
-    def __init__(self, store: Store[RunState], payloads: Payloads) -> None:
-        self._store = store
+    def __init__(self, journal: Journal, payloads: Payloads) -> None:
+        self._journal = journal
+        self._store = journal.store
         self._payloads = payloads
         self._user_id: str | None = None
         self._callbacks = Callbacks()
@@ -75,6 +94,29 @@ class Audit(Recorders, Readers):
     async def record(self, statement: Statement) -> Validity | None:
         return await self._commit([statement])
 
+    async def auto_confirm(self, min_confidence: float, *, limit: int = 100) -> list[str]:
+        """Approve pending proposals that are at least so sure of themselves, and answer their ids; runs go on.
+
+        Nothing does this unless it is asked to. The decision's actor is `auto-confirm`, with the confidence that was
+        enough. A proposal without one, or whose question has expired, is left to people.
+        """
+        score, _ = clean(min_confidence)
+        if isinstance(score, bool) or not isinstance(score, int | float) or score <= 0:
+            raise InvalidValue(f"min_confidence is a number above 0, for example 0.9; got {min_confidence!r}")
+        actor = f"{AUTO_CONFIRM} (confidence >= {score:g})"
+        most = whole_number(limit, "limit", 1, LIMIT_MAX)
+        confirmed = []
+        for request_id in await self._confident(float(score), most):
+            rule = functools.partial(rules.confirmed, request_id=request_id, min_confidence=float(score), actor=actor)
+            said = Statement(proposal_key(request_id), rule, self._user_id, answer=Answer("approve", actor))
+            # Decided otherwise a moment ago, or asked about by a run that takes no answer any more: not ours to decide.
+            with contextlib.suppress(Conflict):
+                await self.record(said)
+            found = await self._latest(said.key)
+            if isinstance(found, Proposal) and rules.is_decided(found.status, "approved") and found.actor == actor:
+                confirmed.append(request_id)
+        return confirmed
+
     async def gc(self, ttl: float | timedelta) -> dict[str, int]:
         """Forget what nothing was added to for longer than `ttl` (seconds), whole keys at a time; answer how many.
 
@@ -94,6 +136,30 @@ class Audit(Recorders, Readers):
         return typed(await self._store.latest_facts([key]))[key]
 
     async def _commit(self, statements: Sequence[Statement]) -> Validity | None:
+        """Record these; and where one of them decides what a run asks about, answer the run with it."""
+        decisions = [statement for statement in statements if statement.answer is not None]
+        for decision in decisions if len(statements) > 1 else ():
+            if await asking(self._store, decision.key.values[0], decision.user_id) is not None:
+                text = (
+                    f"a run asks about proposal {decision.key.values[0]}, and no other fact shares the commit of a run"
+                )
+                raise Conflict(f"{text}; decide it outside of the transaction", code="not_allowed")
+        if len(statements) == 1 and await self._answered(statements[0]):
+            latest = await self._latest(statements[0].key)
+            return None if latest is None else Validity(latest.validity, bool(latest.asserted))
+        recorded = await self._record(statements)
+        for decision in decisions:
+            # A run may have begun to ask while this was on its way. What is decided stands, whether it takes it or not.
+            with contextlib.suppress(Conflict):
+                await self._answered(decision)
+        return recorded
+
+    async def _answered(self, decision: Statement) -> bool:
+        steps = await answer(self._journal, decision)
+        await self.announce(*(steps or ()))
+        return steps is not None
+
+    async def _record(self, statements: Sequence[Statement]) -> Validity | None:
         keys = list(dict.fromkeys(statement.key for statement in statements))
         if not keys:
             return None

@@ -39,17 +39,36 @@ _SNAPSHOT = """
     ORDER BY {order}
     LIMIT $2
 """
+FILTERS = {
+    "pending+errored": ("pending", "failed", "stale"),
+    "pending": ("pending",),
+    "approved": ("approved", "applied"),
+    "errored": ("failed",),
+    "stale": ("stale",),
+    "all": (),
+}
+"""Which proposals people want to see: those that need them, or others, by their statuses; none means whatever it is."""
 # Facts of a status that nothing had superseded at the instant, the youngest first.
 _BY_STATUS = """
     SELECT {firsts}, {lasts}
     FROM {{s}}{table} l
     JOIN {{s}}{table} b ON {same} AND b.validity = l.created AND b.asserted = 1
-    WHERE l.status = $3 AND l.validity <= $1 AND l.asserted = 1 {conditions}
+    WHERE l.status = {status} AND l.validity <= $1 AND l.asserted = 1 {conditions}
       AND NOT EXISTS (
           SELECT 1 FROM {{s}}{table} x WHERE {later} AND x.validity > l.validity AND x.validity <= $1
       )
     ORDER BY l.validity DESC, {keys}
     LIMIT $2
+"""
+_CONFIDENT = """
+    SELECT l.request_id
+    FROM {s}proposals l
+    WHERE l.status = 'pending' AND l.confidence >= $1 AND (CAST($2 AS text) IS NULL OR l.user_id = $2)
+      AND NOT EXISTS (
+          SELECT 1 FROM {s}proposals x WHERE x.request_id = l.request_id AND x.validity > l.validity
+      )
+    ORDER BY l.validity, l.request_id
+    LIMIT $3
 """
 
 
@@ -67,10 +86,11 @@ def snapshot_text(table: str, conditions: Sequence[str] = (), *, newest_first: b
     )
 
 
-def status_text(table: str, conditions: Sequence[str] = ()) -> str:
+def status_text(table: str, conditions: Sequence[str] = (), *, status: str = "$3") -> str:
     """The text that finds keys by their status; $3 is the status, conditions number their values from $4."""
     key = FACTS[table].key[:-2]
     return _BY_STATUS.format(
+        status=status,
         **_columns(table),
         table=table,
         same=_same("b", "l", key),
@@ -78,6 +98,15 @@ def status_text(table: str, conditions: Sequence[str] = ()) -> str:
         conditions="".join(f"AND {condition} " for condition in conditions),
         keys=", ".join(f"l.{name}" for name in key),
     )
+
+
+def statuses_text(table: str, count: int, conditions: Sequence[str] = ()) -> str:
+    """The same for several statuses, from $3 on: each by the index and in its order, all in one snapshot."""
+    names = FACTS[table].names
+    parts = [status_text(table, conditions, status=f"${number}") for number in range(3, 3 + count)]
+    found = " UNION ALL ".join(f"SELECT * FROM ({part}) s{number}" for number, part in enumerate(parts))
+    places = [len(names) + names.index(name) + 1 for name in ("validity", *FACTS[table].key[:-2])]
+    return f"{found} ORDER BY {places[0]} DESC, {', '.join(map(str, places[1:]))} LIMIT $2"
 
 
 def _columns(table: str) -> dict[str, str]:
@@ -153,11 +182,25 @@ class Readers:
         return next((proposal_record(cast(Proposal, last)) for _, last in found), None)
 
     async def list_edit_proposals(
-        self, *, status: str | None = None, limit: int = 100, at: At = "NOW"
+        self, *, status: str | None = None, filter: str | None = None, limit: int = 100, at: At = "NOW"
     ) -> list[EditProposal]:
-        """Proposals, all or those of a status, the newest first."""
-        found = await self._snapshot("proposals", {}, limit, at, status=status)
+        """Proposals, all or those of a status, the newest first.
+
+        `filter` names several at once: `pending+errored` (what needs people), `pending`, `approved` (and applied),
+        `errored`, `stale` or `all`.
+        """
+        if filter is None:
+            found = await self._snapshot("proposals", {}, limit, at, status=status)
+            return [proposal_record(cast(Proposal, last)) for _, last in found]
+        if status is not None or filter not in FILTERS:
+            raise InvalidValue(f"choose a status, or one of these as filter: {', '.join(FILTERS)}; got {filter!r}")
+        found = await self._snapshot("proposals", {}, limit, at, status=FILTERS[filter] or None)
         return [proposal_record(cast(Proposal, last)) for _, last in found]
+
+    async def _confident(self, min_confidence: float, limit: int) -> list[str]:
+        """The ids of pending proposals with this confidence or more, the oldest first."""
+        rows = await self._store.fetch(_CONFIDENT, min_confidence, self._user_id, limit)
+        return [row[0] for row in rows]
 
     async def raw_query(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Rows by SQL of your own, for looking only: `{s}` before the names of tables, `$1` for values."""
@@ -175,13 +218,13 @@ class Readers:
         at: At,
         *,
         since_us: int = 0,
-        status: str | None = None,
+        status: str | Sequence[str] | None = None,
         newest_first: bool = True,
     ) -> list[tuple[AnyFact, AnyFact]]:
         """First and latest fact of each key that is asserted at the instant."""
         values: list[Any] = [instant(at), whole_number(limit, "limit", 0, LIMIT_MAX)]
-        if status is not None:
-            values.append(check_name(status, "status"))
+        statuses = [] if status is None else [status] if isinstance(status, str) else status
+        values += [check_name(each, "status") for each in statuses]
         conditions = []
         if self._user_id is not None:
             same = {**same, "user_id": self._user_id}
@@ -192,8 +235,10 @@ class Readers:
             values.append(since_us)
             conditions.append(f"b.created >= ${len(values)}")
         text = snapshot_text(table, conditions, newest_first=newest_first)
-        if status is not None:
-            text = status_text(table, conditions)
+        if statuses:
+            text = (
+                statuses_text(table, len(statuses), conditions) if len(statuses) > 1 else status_text(table, conditions)
+            )
         width = len(FACTS[table].names)
         rows = await self._store.fetch(text, *values)
         return [(_fact(table, row[:width]), _fact(table, row[width:])) for row in rows]

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.audit.instants import Validity, caller_us
 from holdfast.audit.payloads import Payloads, given_sha256, parsed
-from holdfast.audit.statements import Statement, call_key, proposal_key, turn_key
+from holdfast.audit.statements import Answer, Statement, call_key, proposal_key, turn_key
 from holdfast.errors import InvalidValue
 from holdfast.identity import UUID, check_name
 from holdfast.protocol import audit as rules
@@ -15,6 +15,8 @@ from holdfast.protocol.audit import LOCAL, Proposal, ToolCall, Turn
 from holdfast.protocol.values import clean, whole_number
 
 LATENCY_MS_MAX = 1 << 53
+ACTIONS = {"approved": "approve", "denied": "reject"}
+"""What a decision on a proposal is called where a run asks about it."""
 
 Id = str | UUID
 
@@ -142,7 +144,7 @@ class Recorders:
     async def record_edit_proposed(
         self, request_id: Id, *, diffs_json: Any, confidence: float | None = None
     ) -> Validity | None:
-        """Someone proposes an edit; until it is decided it may be proposed anew."""
+        """Someone proposes an edit; until it is decided, and once it has failed, it may be proposed anew."""
         score, _ = clean(confidence)
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
             raise InvalidValue(f"confidence is a number, got a {type(confidence).__name__}")
@@ -156,10 +158,16 @@ class Recorders:
         return await self.record(Statement(key, lambda last: rules.proposed(last, fact), self._user_id))
 
     async def record_edit_decision(self, request_id: Id, decision: str, actor: str | None = None) -> Validity | None:
-        """Someone approves the proposal or denies it."""
+        """Someone approves the proposal or denies it; one that failed or is stale may be decided anew.
+
+        A run that asks about it is answered in the same commit. Such an answer needs an actor, and comes too late
+        once the question has expired: then neither is decided (`stale_manual_resolution`).
+        """
         name = _id(request_id, "request_id")
         who = None if actor is None else check_name(actor, "actor")
-        return await self._propose(name, lambda last: rules.decided(last, name, decision, who))
+        action = ACTIONS.get(str(decision).lower())
+        answer = None if action is None else Answer(action, who)
+        return await self._propose(name, lambda last: rules.decided(last, name, decision, who), answer)
 
     async def record_edit_applied(
         self,
@@ -186,8 +194,21 @@ class Recorders:
         who = None if actor is None else check_name(actor, "actor")
         return await self._propose(name, lambda last: rules.reverted(last, name, actor=who))
 
-    async def _propose(self, request_id: str, rule: Any) -> Validity | None:
-        return await self.record(Statement(proposal_key(request_id), rule, self._user_id))
+    async def record_edit_failed(self, request_id: Id, error_msg: str | None = None) -> Validity | None:
+        """The edit was tried and could not be made. Approving it again means: try again."""
+        return await self._errored(request_id, "failed", error_msg)
+
+    async def record_edit_stale(self, request_id: Id, error_msg: str | None = None) -> Validity | None:
+        """What the edit changes has itself changed since it was proposed."""
+        return await self._errored(request_id, "stale", error_msg)
+
+    async def _errored(self, request_id: Id, status: str, error_msg: str | None) -> Validity | None:
+        name = _id(request_id, "request_id")
+        why = self._payloads.error(error_msg)
+        return await self._propose(name, lambda last: rules.errored(last, name, status, why))
+
+    async def _propose(self, request_id: str, rule: Any, answer: Answer | None = None) -> Validity | None:
+        return await self.record(Statement(proposal_key(request_id), rule, self._user_id, answer=answer))
 
     @property
     def _owner(self) -> str:

@@ -64,7 +64,7 @@ class ToolCallDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposed edit as it stands."""
+    """A proposed edit as it stands. `error_msg` says why it is failed or stale."""
 
     request_id: str
     diffs_json: Any
@@ -76,6 +76,7 @@ class EditProposal(msgspec.Struct, frozen=True, kw_only=True):
     applied_at: datetime | None
     commit_hash: str | None
     results_json: Any
+    error_msg: str | None
     validity: Validity
 
 
@@ -143,6 +144,7 @@ def proposal_record(fact: Proposal) -> EditProposal:
         applied_at=_moment(fact.applied_at),
         commit_hash=fact.commit_hash,
         results_json=_value(fact.results_json),
+        error_msg=fact.error_msg,
         validity=_validity(fact),
     )
 

@@ -8,10 +8,17 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.protocol import audit as rules
-from holdfast.protocol.audit import OVER, Proposal, ToolCall, Turn
+from holdfast.protocol.audit import ERRORED, OVER, Proposal, ToolCall, Turn
 from holdfast.store import FACTS, Addition, FactKey, Row
 
 AnyFact = Turn | ToolCall | Proposal
+
+
+class Answer(NamedTuple):
+    """What a decision says to a run that asks about its proposal."""
+
+    action: str
+    actor: str | None
 
 
 class Statement(NamedTuple):
@@ -22,6 +29,7 @@ class Statement(NamedTuple):
     user_id: str | None = None
     """For whom: facts of others are unknown to them."""
     retracts: bool = False
+    answer: Answer | None = None
 
 
 class Step(NamedTuple):
@@ -78,7 +86,7 @@ def _at(fact: AnyFact, at: int) -> AnyFact:
     fact = replace(fact, validity=at, created=fact.created or at)
     if isinstance(fact, ToolCall):
         return _call_at(fact, at)
-    if isinstance(fact, Proposal) and fact.status != "pending":
+    if isinstance(fact, Proposal) and fact.status != "pending" and fact.status not in ERRORED:
         is_applied = fact.status in ("applied", "reverted")
         applied_at = (fact.applied_at or at) if is_applied else None
         return replace(fact, decided_at=fact.decided_at or at, applied_at=applied_at)

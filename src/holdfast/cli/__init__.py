@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Each module adds its commands to the app as it is imported.
-from holdfast.cli import copies, deliveries, doctor, looking, orders, schedules, streams, travel, upkeep, working
+from holdfast.cli import copies, deliveries, doctor, edits, looking, orders, schedules, streams, travel, upkeep, working
 from holdfast.cli.app import app
 
 
@@ -17,6 +17,7 @@ __all__ = [
     "copies",
     "deliveries",
     "doctor",
+    "edits",
     "looking",
     "main",
     "orders",

@@ -87,8 +87,11 @@ def group(name: str, help: str) -> typer.Typer:
     return made
 
 
-def on_runs(name: str | None = None, *, at: typer.Typer = app) -> Callable[[Command], Command]:
-    """A command on an open database that is up to date: `async def words(desk, hf, …)`."""
+def on_runs(name: str | None = None, *, at: typer.Typer = app, bare: bool = False) -> Callable[[Command], Command]:
+    """A command on an open database that is up to date: `async def words(desk, hf, …)`.
+
+    A `bare` one is what its group does when no other command is named.
+    """
 
     def register(work: Command) -> Command:
         async def opened(desk: Desk, given: dict[str, Any]) -> int | None:
@@ -100,7 +103,7 @@ def on_runs(name: str | None = None, *, at: typer.Typer = app) -> Callable[[Comm
             finally:
                 await hf.close()
 
-        _add(name, work, opened, at)
+        _add(name, work, opened, at, bare=bare)
         return work
 
     return register
@@ -112,7 +115,14 @@ async def open_and_migrate(desk: Desk) -> Holdfast:
     return await desk.holdfast().open()
 
 
-def _add(name: str | None, work: Command, begin: Callable[[Desk, dict[str, Any]], Any], at: typer.Typer = app) -> None:
+def _add(
+    name: str | None,
+    work: Command,
+    begin: Callable[[Desk, dict[str, Any]], Any],
+    at: typer.Typer = app,
+    *,
+    bare: bool = False,
+) -> None:
     """Give the command the options that all have, before or after its name, and run it as a whole program."""
     signature = inspect.signature(work, eval_str=True)
     own = [each for each in signature.parameters.values() if each.name not in ("desk", "hf")]
@@ -122,12 +132,18 @@ def _add(name: str | None, work: Command, begin: Callable[[Desk, dict[str, Any]]
         before: Choice = ctx.obj or Choice()
         after = Choice(given.pop("db"), given.pop("schema"), given.pop("json"))
         choice = Choice(after.db or before.db, after.schema or before.schema, after.json or before.json)
+        if ctx.invoked_subcommand is not None:
+            ctx.obj = choice
+            return
         raise typer.Exit(_run(begin, choice, given))
 
     parameters = [*_parameters(_context), *own, *_parameters(_common)]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
-    at.command(name or work.__name__)(call)
+    if bare:
+        at.callback(invoke_without_command=True, no_args_is_help=False)(call)
+    else:
+        at.command(name or work.__name__)(call)
 
 
 def _context(ctx: typer.Context) -> None: ...

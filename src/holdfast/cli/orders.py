@@ -64,7 +64,7 @@ async def cancel(
     actor: Actor = None,
 ) -> None:
     """Ask a run to stop."""
-    show_run(desk, await hf.cancel(run, reason, force=force, actor=_who(actor)))
+    show_run(desk, await hf.cancel(run, reason, force=force, actor=who(actor)))
 
 
 @on_runs()
@@ -82,7 +82,7 @@ async def approve(
 ) -> None:
     """Say yes to what a run asks."""
     told: dict[str, Any] = {"step": step, "comment": comment, "seen_rev": seen_rev, "key": key}
-    show_run(desk, await hf.approve(run, actor=_who(actor), edited=_edited(edited), **told))
+    show_run(desk, await hf.approve(run, actor=who(actor), edited=_edited(edited), **told))
 
 
 @on_runs()
@@ -100,7 +100,7 @@ async def reject(
 ) -> None:
     """Say no to what a run asks."""
     told: dict[str, Any] = {"step": step, "comment": comment, "seen_rev": seen_rev, "key": key}
-    show_run(desk, await hf.reject(run, actor=_who(actor), edited=_edited(edited), **told))
+    show_run(desk, await hf.reject(run, actor=who(actor), edited=_edited(edited), **told))
 
 
 @on_runs()
@@ -117,7 +117,7 @@ async def resume(
 ) -> None:
     """Let a paused run go on."""
     told: dict[str, Any] = {"step": step, "comment": comment, "seen_rev": seen_rev, "key": key}
-    show_run(desk, await hf.resume(run, actor=_who(actor), **told))
+    show_run(desk, await hf.resume(run, actor=who(actor), **told))
 
 
 def given_input(value: str | None, text: str | None, none: Any = UNSET) -> Any:
@@ -140,7 +140,8 @@ def _json(text: str, complaint: str) -> Any:
         raise InvalidValue(f"{complaint} ({error})") from error
 
 
-def _who(actor: str | None) -> str:
+def who(actor: str | None) -> str:
+    """Who gives the order: whoever is named, else the one at the keyboard."""
     return getpass.getuser() if actor is None else actor
 
 

@@ -10,17 +10,20 @@ from holdfast.invariants.problems import Problem
 from holdfast.invariants.runs import RunSnapshot
 from holdfast.protocol import audit
 from holdfast.protocol import facts as run_facts
-from holdfast.protocol.audit import OVER, Proposal, ToolCall, Turn
+from holdfast.protocol.audit import ERRORED, OVER, Proposal, ToolCall, Turn
 from holdfast.protocol.ledger import audit_row
 from holdfast.store import Row
 
 AnyFact = Turn | ToolCall | Proposal
+_OPEN = frozenset({"pending", "approved", "denied", "applied", "reverted", *ERRORED})
 NEXT = {
-    "pending": frozenset({"pending", "approved", "denied", "applied", "reverted"}),
-    "approved": frozenset({"applied", "reverted"}),
+    "pending": _OPEN,
+    "approved": _OPEN,
+    **dict.fromkeys(ERRORED, _OPEN),
     "applied": frozenset({"reverted"}),
 }
-"""What may follow a proposal's status. Several steps of one transaction leave one fact, so steps may be passed over."""
+"""What may follow a proposal's status. Several steps of one transaction leave one fact, so steps may be passed over;
+and as an edit that fails may be decided or proposed anew, only what is denied, applied or reverted is bound to stay."""
 
 
 def call_rows(run: RunSnapshot) -> list[Row]:

@@ -136,6 +136,7 @@ def moving_row(state: RunState) -> Row:
         boundary.occurrence if boundary else None,
         int(boundary.flow) if boundary else None,
         boundary.shown if boundary else None,
+        boundary.proposal if boundary else None,
         int(state.flow),
         state.definition,
         state.definition_rev,
@@ -454,4 +455,5 @@ def _boundary(run: dict[str, Any]) -> Boundary | None:
         occurrence=run["boundary_occurrence"],
         flow=bool(run["boundary_flow"]),
         shown=run["boundary_shown"],
+        proposal=run["boundary_proposal"],
     )

@@ -18,6 +18,10 @@ from holdfast.protocol.values import fingerprint
 KINDS = frozenset({"user", "assistant", "system", "sysinfo", "tool"})
 OVER = frozenset({"completed", "failed"})
 DECISIONS = frozenset({"approved", "denied"})
+ERRORED = frozenset({"failed", "stale"})
+METADATA_KEY = "proposal"
+"""What a boundary's metadata call the proposal that it is about."""
+SUBJECT_MAX = 256
 LOCAL = "local"
 _OF_TIME = frozenset(
     {"validity", "created", "started_at", "ended_at", "latency_ms", "decided_at", "applied_at", "digest"}
@@ -87,6 +91,7 @@ class Proposal(AuditFact, frozen=True, kw_only=True):
     applied_at: int | None = None
     commit_hash: str | None = None
     results_json: str | None = None
+    error_msg: str | None = None
 
 
 RELATIONS: dict[str, type[Turn] | type[ToolCall] | type[Proposal]] = {
@@ -191,29 +196,58 @@ def ended(last: ToolCall | None, wanted: ToolCall) -> ToolCall | None:
 
 
 def proposed(last: Proposal | None, wanted: Proposal) -> Proposal | None:
-    """Propose an edit. Until it is decided it may be proposed anew with other diffs."""
+    """Propose an edit. Until it is decided, and once it has failed, it may be proposed anew with other diffs."""
     if last is None:
         return wanted
     same = (last.diffs_json, last.confidence) == (wanted.diffs_json, wanted.confidence)
     if same:
         return None
-    if last.status != "pending":
+    if last.status != "pending" and last.status not in ERRORED:
         text = f"proposal {wanted.request_id} is {last.status}; propose other diffs under a new id"
         raise _conflict(text, "conflicting_request")
     return replace(wanted, created=last.created, user_id=last.user_id)
 
 
 def decided(last: Proposal | None, request_id: str, decision: str, actor: str | None) -> Proposal | None:
-    """Approve or deny. What was approved and then applied was approved all the same."""
+    """Approve or deny, anew where it failed. What was approved and then applied was approved all the same."""
     word = str(decision).lower()
     if word not in DECISIONS:
         raise InvalidValue(f"a decision is approved or denied; got {decision!r}", code="invalid_kind")
     fact = _proposal(last, request_id)
-    if fact.status == "pending":
-        return replace(fact, status=word, actor=actor)
-    if fact.status == word or (word == "approved" and fact.status in ("applied", "reverted")):
+    if fact.status == "pending" or fact.status in ERRORED:
+        return replace(fact, status=word, actor=actor, decided_at=None, error_msg=None)
+    if is_decided(fact.status, word):
         return None
     raise _conflict(f"proposal {request_id} is {fact.status} and cannot become {word}", "invalid_transition")
+
+
+def is_decided(status: str, decision: str) -> bool:
+    """Does a proposal of this status stand as decided so?"""
+    return status == decision or (decision == "approved" and status in ("applied", "reverted"))
+
+
+def confirmed(last: Proposal | None, request_id: str, min_confidence: float, actor: str) -> Proposal | None:
+    """Approve without a person what is pending and sure enough; anything else is left as it is."""
+    fact = _proposal(last, request_id)
+    if fact.status != "pending" or fact.confidence is None or fact.confidence < min_confidence:
+        return None
+    return decided(fact, request_id, "approved", actor)
+
+
+def errored(last: Proposal | None, request_id: str, status: str, error_msg: str | None) -> Proposal | None:
+    """The edit could not be made (`failed`), or what it edits is not what it was (`stale`). It may be decided anew."""
+    fact = _proposal(last, request_id)
+    if (fact.status, fact.error_msg) == (status, error_msg):
+        return None
+    if fact.status not in ("pending", "approved") and fact.status not in ERRORED:
+        raise _conflict(f"proposal {request_id} is {fact.status} and cannot become {status}", "invalid_transition")
+    return replace(fact, status=status, error_msg=error_msg)
+
+
+def subject(metadata: dict[str, Any]) -> str | None:
+    """The proposal that a question with these metadata is about; None where it is about none."""
+    named = metadata.get(METADATA_KEY)
+    return named if isinstance(named, str) and 0 < len(named) <= SUBJECT_MAX else None
 
 
 def applied(

@@ -14,6 +14,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from holdfast.protocol import facts, ledger, runnables
+from holdfast.protocol.audit import subject
 from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import APPROVAL, STATUSES, awaited, is_satisfied, record, take, wake
 from holdfast.protocol.judging import close_tick, judge_claim, judge_fence, judge_repeat, judge_result, refuse
@@ -294,6 +295,7 @@ def _paused(state: RunState, fact: facts.ManualStepPaused, at: int) -> RunState:
         occurrence=fact.occurrence,
         flow=fact.flow,
         shown=fingerprint(fact.metadata),
+        proposal=subject(fact.metadata) if fact.boundary == "approval" else None,
     )
     return replace(state, boundary=boundary)
 

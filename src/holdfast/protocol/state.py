@@ -164,6 +164,8 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A flow asks: it hears any answer, a rejection too."""
     shown: str = ""
     """The fingerprint of what a person is shown."""
+    proposal: str | None = None
+    """The proposed edit that an approval is about."""
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -57,7 +57,7 @@ class Core:
         payloads = Payloads(
             self.redaction, persist=persist_payloads, project_root=project_root, max_bytes=max_body_bytes
         )
-        self.audit = Audit(self._store, payloads)
+        self.audit = Audit(self.journal, payloads)
         self.owner_id = f"hf-{new_id()}"
         self._user_id: str | None = None
         self._known_clogs: frozenset[str] | None = None

@@ -209,9 +209,10 @@ class Runs(Core):
         keyed = _keyed(key, [action, values])
         command = commands.Resolve(action=action, repaired=repaired, **values, **keyed)
         for _ in range(VERDICTS_MAX):
-            found = await self._verdict(run_id, command)
+            found, seen_rev = await self._verdict(run_id, command)
+            judged = msgspec.structs.replace(command, statements=found.statements, seen_rev=seen_rev)
             try:
-                executed = await self.command(run_id, msgspec.structs.replace(command, statements=found.statements))
+                executed = await self.command(run_id, judged)
             except DatabaseError as error:
                 # The proposal that this answers was decided, or proposed anew, a moment ago.
                 if not found.statements or error.code != "write_rejected":
@@ -222,16 +223,20 @@ class Runs(Core):
             return await self._answered(run_id, command, executed)
         raise Conflict(f"what run {run_id} asks about keeps changing; look at it again, then decide")
 
-    async def _verdict(self, run_id: str, command: commands.Resolve) -> Verdict:
-        """What the answer means for the proposal that the open question is about, if it is about one."""
+    async def _verdict(self, run_id: str, command: commands.Resolve) -> tuple[Verdict, int | None]:
+        """What the answer means for the proposal that the open question is about, and how much of the run says so.
+
+        No later question is answered by it: that may be about another proposal.
+        """
         check_id(run_id, "run_id")
         state = (await self.journal.slices([run_id])).get(run_id) if await self.owns(run_id) else None
-        boundary = state.boundary if state else None
-        if boundary is None or boundary.kind != "approval" or not command.actor:
-            return Verdict()
-        asked = (await self.journal.facts_at([(run_id, boundary.rev)]))[run_id, boundary.rev]
-        metadata = getattr(asked, "metadata", {})
-        return await verdict(self._store, run_id, metadata, command.action, command.actor)
+        if state is None:
+            return Verdict(), command.seen_rev
+        boundary, seen = state.boundary, state.rev if command.seen_rev is None else min(command.seen_rev, state.rev)
+        if boundary is None or boundary.proposal is None or not command.actor:
+            return Verdict(), seen
+        told = (boundary.proposal, command.action, command.actor, self._user_id)
+        return await verdict(self._store, run_id, *told), seen
 
     async def _decided(self, run_id: str, command: Command) -> RunInfo:
         return await self._answered(run_id, command, await self.command(run_id, command))

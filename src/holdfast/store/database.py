@@ -19,6 +19,7 @@ from holdfast.store.types import (
     Row,
     Slice,
     SliceRequest,
+    Statement,
     Written,
 )
 
@@ -67,6 +68,10 @@ class Database(Protocol):
     async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]: ...
 
     async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None: ...
+
+    def locking(self, key: FactKey) -> Sequence[Statement]:
+        """What a commit of another kind does first to judge a fact of this key as `record` does: alone."""
+        ...
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]: ...
 

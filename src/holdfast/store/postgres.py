@@ -204,6 +204,9 @@ class Postgres:
 
         await self._opened().exact.run(job, lost=OutcomeUnknown)
 
+    def locking(self, key: FactKey) -> Sequence[Statement]:
+        return [(self._text(texts.LOCK_SHARED), (key.name,))]
+
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         arguments = ([mark.thread for mark in marks], [mark.rev for mark in marks], commit_id)
         rows = await self._opened().commits.run(

@@ -224,6 +224,9 @@ class SQLite:
 
         await self._write(job)
 
+    def locking(self, key: FactKey) -> Sequence[Statement]:
+        return []
+
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         def job(connection: sqlite3.Connection, now: int) -> dict[Mark, int]:
             found = {mark: connection.execute(_LANDED, (*mark, commit_id)).fetchone() for mark in marks}

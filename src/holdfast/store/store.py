@@ -51,6 +51,7 @@ from holdfast.store.types import (
     S,
     Slice,
     SliceRequest,
+    Statement,
 )
 
 PAGE = 1_000
@@ -523,6 +524,10 @@ class Store(Generic[S]):
     def qualified(self, sql: str) -> str:
         """A portable text for a commit's own statements: `{s}` becomes what stands before a table's name here."""
         return self._sql(sql)
+
+    def locking(self, key: FactKey) -> Sequence[Statement]:
+        """Statements for a commit's own that make it wait until nobody else judges a fact of this key."""
+        return self._database.locking(key)
 
     def listen(self, *topics: str) -> Listener:
         return self.hints.listen(topics)

@@ -74,6 +74,7 @@ RUN_MOVING: dict[str, str] = {
     "boundary_occurrence": "int",
     "boundary_flow": "int",
     "boundary_shown": "text",
+    "boundary_proposal": "text",
     "flow": "int",
     "definition": "text",
     "definition_rev": "int",
@@ -388,6 +389,7 @@ PROPOSALS = Table(
         "applied_at": "bigint",
         "commit_hash": "text",
         "results_json": "text",
+        "error_msg": "text",
     },
     insert_only=True,
 )

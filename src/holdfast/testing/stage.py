@@ -23,6 +23,7 @@ from holdfast.store import (
     Row,
     Slice,
     SliceRequest,
+    Statement,
     Written,
 )
 
@@ -152,6 +153,9 @@ class GatedDatabase:
 
     async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
         await self._carry("record", lambda: self._real.record(keys, plan, commit_id))
+
+    def locking(self, key: FactKey) -> Sequence[Statement]:
+        return self._real.locking(key)
 
     async def landed(self, marks: Sequence[Mark], commit_id: int) -> dict[Mark, int]:
         return await self._carry("landed", lambda: self._real.landed(marks, commit_id))

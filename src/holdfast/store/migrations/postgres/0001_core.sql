@@ -49,6 +49,7 @@ CREATE TABLE {s}runs (
     boundary_occurrence integer,
     boundary_flow       integer,
     boundary_shown      text,
+    boundary_proposal   text COLLATE "C",
     flow                integer NOT NULL DEFAULT 0,
     definition          text,
     definition_rev      integer,
@@ -66,6 +67,9 @@ CREATE INDEX runs_by_age ON {s}runs (created_at, run_id);
 -- Open questions to people.
 CREATE INDEX runs_by_question ON {s}runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
 -- Questions that nobody may have answered in time.
+-- Who asks about a proposal, the first to ask first.
+CREATE INDEX runs_by_proposal ON {s}runs (boundary_proposal, created_at, run_id)
+    WHERE boundary_proposal IS NOT NULL;
 CREATE INDEX runs_by_expiry ON {s}runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
 -- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
 -- same, and the plan that was made then is kept.
@@ -396,18 +400,19 @@ CREATE TABLE {s}proposals (
     user_id      text COLLATE "C" NOT NULL,
     diffs_json   text NOT NULL,
     confidence   double precision,
-    status       text COLLATE "C" NOT NULL CHECK (status IN ('pending', 'approved', 'denied', 'applied', 'reverted')),
+    status       text COLLATE "C" NOT NULL CHECK (
+        status IN ('pending', 'approved', 'denied', 'applied', 'reverted', 'failed', 'stale')
+    ),
     actor        text,
     decided_at   bigint,
     applied_at   bigint,
     commit_hash  text,
     results_json text,
+    error_msg    text,
     commit_id    bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX proposals_by_time ON {s}proposals (created, request_id) WHERE validity = created;
 CREATE INDEX proposals_by_status ON {s}proposals (status, validity);
--- A proposal is decided once, whether by a recorder or with the answer to a run's boundary.
-CREATE UNIQUE INDEX proposals_decided ON {s}proposals (request_id) WHERE status IN ('approved', 'denied');
 ALTER TABLE {s}proposals ADD PRIMARY KEY (request_id, validity, asserted);
 
 -- What became of every try to deliver. The end of a row is told once.

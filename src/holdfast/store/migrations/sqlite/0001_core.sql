@@ -45,6 +45,7 @@ CREATE TABLE runs (
     boundary_occurrence integer,
     boundary_flow       integer,
     boundary_shown      text,
+    boundary_proposal   text,
     flow                integer NOT NULL DEFAULT 0,
     definition          text,
     definition_rev      integer,
@@ -59,6 +60,9 @@ CREATE INDEX runs_by_age ON runs (created_at, run_id);
 -- Open questions to people.
 CREATE INDEX runs_by_question ON runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
 -- Questions that nobody may have answered in time.
+-- Who asks about a proposal, the first to ask first.
+CREATE INDEX runs_by_proposal ON runs (boundary_proposal, created_at, run_id)
+    WHERE boundary_proposal IS NOT NULL;
 CREATE INDEX runs_by_expiry ON runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
@@ -386,19 +390,20 @@ CREATE TABLE proposals (
     user_id      text NOT NULL,
     diffs_json   text NOT NULL,
     confidence   real,
-    status       text NOT NULL CHECK (status IN ('pending', 'approved', 'denied', 'applied', 'reverted')),
+    status       text NOT NULL CHECK (
+        status IN ('pending', 'approved', 'denied', 'applied', 'reverted', 'failed', 'stale')
+    ),
     actor        text,
     decided_at   integer,
     applied_at   integer,
     commit_hash  text,
     results_json text,
+    error_msg    text,
     commit_id    integer NOT NULL DEFAULT 0,
     PRIMARY KEY (request_id, validity, asserted)
 ) STRICT;
 CREATE INDEX proposals_by_time ON proposals (created, request_id) WHERE validity = created;
 CREATE INDEX proposals_by_status ON proposals (status, validity);
--- A proposal is decided once, whether by a recorder or with the answer to a run's boundary.
-CREATE UNIQUE INDEX proposals_decided ON proposals (request_id) WHERE status IN ('approved', 'denied');
 
 -- Runs that are gone. Their ids are never used again.
 CREATE TABLE tombstones (
