@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -32,6 +34,17 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)
+
+
+@asynccontextmanager
+async def opening(url: str, **options: Any) -> AsyncIterator[Opener]:
+    """Opens runtimes on one database, as several processes would; closes them all. One in memory cannot be shared."""
+    async with AsyncExitStack() as opened:
+
+        async def open_one(**others: Any) -> Holdfast:
+            return await opened.enter_async_context(Holdfast(url, **{**options, **others}))
+
+        yield open_one
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
@@ -23,7 +23,9 @@ from holdfast.protocol.graphs import CHANGED
 from holdfast.protocol.values import whole_number
 from holdfast.runtime import RunInfo, Upkeep
 from holdfast.runtime.blocking import Blocking
+from holdfast.runtime.chores import Chores
 from holdfast.runtime.pulse import Pulse
+from holdfast.runtime.retention import check_ttl
 from holdfast.runtime.schedules import Schedules
 from holdfast.worker import RunWorker
 from holdfast.workflow import Workflow, Workflows
@@ -45,11 +47,13 @@ class AdvanceResult(msgspec.Struct, frozen=True, kw_only=True):
 class Holdfast(Upkeep):
     """A durable runtime on one database: a path, `sqlite:///…`, `:memory:` or `postgresql://…`.
 
-    Use it as an async context manager, or call `open` and `close`. Opening migrates; that is safe to repeat.
+    Use it as an async context manager, or call `open` and `close`. Opening migrates; that is safe to repeat. Nothing is
+    ever removed unless asked for; with a `retention` its workers run `gc` with it.
     """
 
-    def __init__(self, url: str = "holdfast.db", **options: Any) -> None:
+    def __init__(self, url: str = "holdfast.db", *, retention: float | timedelta | None = None, **options: Any) -> None:
         super().__init__(url, **options)
+        self.retention = check_ttl(retention)
         self._registry = Registry()
         self._flows: dict[str, Flows] = {}
         self._workflows: dict[str, Workflows] = {}
@@ -217,6 +221,7 @@ class Holdfast(Upkeep):
             self._executor,
             self._registry,
             self.outbox.relay(drain_s=drain_s),
+            Chores(self, self.outbox, self.retention),
             queues=chosen,
             concurrency=concurrency,
             lease_ms=lease_ms,

@@ -18,6 +18,7 @@ from holdfast.outbox import OutboxRelay
 from holdfast.protocol.values import whole_number
 from holdfast.redaction import logger
 from holdfast.runtime import Upkeep
+from holdfast.runtime.chores import LOOK_S, Chores
 from holdfast.runtime.claims import Taken
 
 log = logger("holdfast.worker")
@@ -50,6 +51,7 @@ class RunWorker:
         executor: Executor,
         registry: Known,
         relay: OutboxRelay,
+        chores: Chores,
         *,
         queues: Sequence[str] = ("default",),
         concurrency: int = 64,
@@ -60,6 +62,7 @@ class RunWorker:
         self._executor = executor
         self._registry = registry
         self._relay = relay
+        self._chores = chores
         self.queues = tuple(check_id(queue, "queue") for queue in queues)
         self._concurrency = whole_number(concurrency, "concurrency", 1, 10_000)
         self._lease_ms = runs.lease_ms if lease_ms is None else whole_number(lease_ms, "lease_ms", 1, 1 << 40)
@@ -81,7 +84,8 @@ class RunWorker:
         claiming = asyncio.create_task(self._claim_for_ever())
         news = self._runs.journal.store.listen(SCHEDULES)
         relaying = asyncio.create_task(self._relay.run())
-        helpers = [claiming, asyncio.create_task(self._sweep_for_ever(news)), asyncio.create_task(self._hear(listener))]
+        beside = (self._sweep_for_ever(news), self._hear(listener), self._look_after())
+        helpers = [claiming, *(asyncio.create_task(work) for work in beside)]
         with self._signals():
             try:
                 await self._stopping.wait()
@@ -255,6 +259,15 @@ class RunWorker:
             return delay_s
         # A little apart, since everybody waits for the same instant and one of us is enough.
         return min(delay_s, window_us / 1_000_000 + ambient.jitter(WINDOW_S))
+
+    async def _look_after(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                delay_s = await self._chores.turn()
+            except Exception as error:
+                _complain("cannot look after the database", error)
+                delay_s = LOOK_S
+            await asyncio.sleep(delay_s)
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
         """Let ticks end, then give back the claims of those that did not: claimable at once, nothing counted."""

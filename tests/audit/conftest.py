@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from holdfast import Holdfast
-from tests.conftest import IN_PROCESS, FakeClock
+from tests.conftest import IN_PROCESS, FakeClock, Opener, opening
 from tests.contract.builders import assert_sound, quiet
 from tests.contract.faulty import FaultyDatabase, with_faults
-
-Opener = Callable[..., Awaitable[Holdfast]]
 
 
 @pytest.fixture(params=IN_PROCESS)
@@ -32,13 +28,8 @@ async def hf(hf: Holdfast) -> AsyncIterator[Holdfast]:
 @pytest.fixture
 async def another(database_url: str, schema: str, clock: FakeClock) -> AsyncIterator[Opener]:
     """Open one more instance on the database of this test; one in memory is a database of its own."""
-    async with AsyncExitStack() as opened:
-
-        async def open_one(**options: Any) -> Holdfast:
-            told = {"clock": clock, "schema": schema, **options}
-            return await opened.enter_async_context(Holdfast(database_url, **told))
-
-        yield open_one
+    async with opening(database_url, schema=schema, clock=clock) as opener:
+        yield opener
 
 
 @pytest.fixture

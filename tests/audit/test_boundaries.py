@@ -14,8 +14,7 @@ from holdfast.audit.statements import fact_of, proposal_key
 from holdfast.protocol.audit import Proposal, row
 from holdfast.store.tables import PROPOSALS
 from tests.audit.builders import count, refused, say
-from tests.audit.conftest import Opener
-from tests.conftest import FakeClock
+from tests.conftest import FakeClock, Opener
 from tests.contract.builders import create, look
 from tests.contract.faulty import WRITE_FAULTS, Fault, FaultyDatabase
 

@@ -12,7 +12,7 @@ from holdfast.audit import get_json_path, remove_json_path, set_json_path
 from holdfast.audit.payloads import Payloads
 from holdfast.redaction import Redaction
 from tests.audit.builders import REQUEST, complete, refused, request
-from tests.audit.conftest import Opener
+from tests.conftest import Opener
 
 
 async def payloads(hf: Holdfast, call_id: str = "call-1") -> tuple[Any, Any]:

@@ -11,8 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.audit import Validity
 from tests.audit.builders import PARENT, REQUEST, complete, count, refused, request
-from tests.audit.conftest import Opener
-from tests.conftest import FakeClock
+from tests.conftest import FakeClock, Opener
 from tests.contract.faulty import WRITE_FAULTS, Fault, FaultyDatabase
 
 

@@ -29,6 +29,20 @@ def test_a_healthy_file_is_fit(office: Office) -> None:
     )
 
 
+@pytest.mark.clause("XB-12")
+@pytest.mark.parametrize(("said", "state"), [("250", "ok"), ("soon", "warning")])
+def test_the_limit_of_the_environment_is_looked_at(
+    office: Office, monkeypatch: pytest.MonkeyPatch, said: str, state: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STATEMENT_TIMEOUT_MS", said)
+
+    answer = office.ask("doctor", "--json")
+
+    assert answer.code == 0
+    found = findings(answer)["statement timeout"]
+    assert (found["state"], said in found["found"]) == (state, True)
+
+
 def test_nothing_is_made_by_looking(bare: Office) -> None:
     folder = Path(bare.url).parent
 

@@ -32,7 +32,7 @@ from holdfast.store import (
 )
 from holdfast.store.postgres import Postgres
 from holdfast.store.postgres_hints import Ear, payloads
-from holdfast.store.postgres_pool import BY_KEY, SESSION, connect, mapped, parse_url
+from holdfast.store.postgres_pool import BY_KEY, SESSION, Address, connect, mapped, parse_url
 from holdfast.store.tables import FACTS, INDEXES, PENDING, RUN_FIXED, RUN_MOVING
 from holdfast.store.types import Busy, Mark, OutcomeUnknown, Rejected, Slice, Written, line_digest
 
@@ -162,7 +162,7 @@ class TestAddress:
     ) -> None:
         found = parse_url(f"postgresql://me:pw@host:5432/db{words}")
 
-        assert found == (f"postgresql://me:pw@host:5432/db{dsn_words}", pooled, unsafe)
+        assert found == Address(f"postgresql://me:pw@host:5432/db{dsn_words}", pooled, unsafe)
 
     @pytest.mark.parametrize("words", ["pooler=statement", "unsafe=yes"])
     def test_an_unknown_word_is_refused(self, words: str) -> None:

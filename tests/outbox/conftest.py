@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
-from tests.conftest import IN_PROCESS, FakeClock, Opener
+from tests.conftest import IN_PROCESS, FakeClock, Opener, opening
 from tests.contract.builders import assert_sound
 
 
@@ -28,10 +26,5 @@ async def hf(hf: Holdfast) -> AsyncIterator[Holdfast]:
 @pytest.fixture
 async def another(hf: Holdfast, database_url: str, schema: str, clock: FakeClock) -> AsyncIterator[Opener]:
     """Opens one more instance on the database of `hf`, as another process would; one in memory cannot be shared."""
-    async with AsyncExitStack() as opened:
-
-        async def open_one(**options: Any) -> Holdfast:
-            told = {"clock": clock, "schema": schema, **options}
-            return await opened.enter_async_context(Holdfast(database_url, **told))
-
-        yield open_one
+    async with opening(database_url, schema=schema, clock=clock) as opener:
+        yield opener

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Done, Holdfast
-from holdfast.store import postgres_pool
 from tests.contract.builders import assert_sound
 from tests.outbox.post import Letterbox, letterbox, only, reasons, row, send
-from tests.worker.places import clog, seam_under, until, working
-
-IDLE_S = 10.0
+from tests.worker.idleness import idle_cost
+from tests.worker.places import clog, until, working
 
 
 @pytest.fixture(params=["file", "postgres"])
@@ -55,36 +53,15 @@ async def test_what_a_tick_asked_for_is_delivered_at_once(hf: Holdfast) -> None:
     assert await reasons(hf) == ["success"]
 
 
-async def test_an_idle_worker_with_sinks_asks_at_most_twice_a_second(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements = 0
-    run = postgres_pool.Connections.run
-
-    async def counted(self: Any, job: Any, **options: Any) -> Any:
-        nonlocal statements
-        statements += 1
-        return await run(self, job, **options)
-
-    monkeypatch.setattr(postgres_pool.Connections, "run", counted)
+async def test_an_idle_worker_with_sinks_asks_at_most_twice_a_second(hf: Holdfast) -> None:
     for space in ("email", "sms", "hook:*"):
         letterbox(hf, space=space)
     await send(hf)
     await send(hf, space="nowhere")
-    seam = seam_under(hf)
 
-    async with working(hf):
-        await until(lambda: reasons(hf))
-        await asyncio.sleep(6)
-        seam.calls.clear()
-        statements = 0
-        await asyncio.sleep(IDLE_S)
-        asked, sent = dict(seam.calls), statements
+    asked = await idle_cost(hf, settle_s=6, ready=lambda: reasons(hf))
 
-    print(f"idle for {IDLE_S:.0f} s: {asked}, {sent} statements on Postgres")
     assert asked["change"] >= 1
-    assert sum(asked.values()) <= 2 * IDLE_S
-    assert sent <= 2 * IDLE_S
 
 
 async def test_a_slow_sink_holds_up_no_other_and_keeps_to_its_slots(hf: Holdfast) -> None:

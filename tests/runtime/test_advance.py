@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import AdvanceResult, Clog, Context, Continue, Done, Fail, Holdfast, InvalidValue, Ok, RetryPolicy, Wait
-from tests.conftest import FakeClock
+from tests.conftest import FakeClock, Opener
 from tests.contract.builders import LEASE_S, claim_one, create, idle, kinds, look
 from tests.runtime.clogs import answering, inputs, on_advance, shared
-from tests.runtime.conftest import Opener
 
 MILLISECOND = 0.001
 

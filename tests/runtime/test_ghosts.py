@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Done, Holdfast, LeaseLost, Ok, Retry
-from tests.conftest import FakeClock
+from tests.conftest import FakeClock, Opener
 from tests.contract.builders import INSTANT, LEASE_S, anomalies, claim_one, create, event_types, kinds, look
 from tests.runtime.clogs import answering, inputs, on_advance, said, shared
-from tests.runtime.conftest import Opener
 
 PATIENCE_S = 10
 

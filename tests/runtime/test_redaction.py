@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import Context, DeadLetter, Done, Fail, Holdfast, Retry, RetryPolicy, RunInfo, Workflow
 from holdfast.redaction import HIDDEN, Redaction, is_sensitive, logger
+from tests.conftest import Opener
 from tests.contract.builders import claim_one, create, look
 from tests.runtime.clogs import on_advance
-from tests.runtime.conftest import Opener
 
 CANARY = "c4nary"
 ENVIRONMENT = f"{CANARY}-environment-3f9a"

@@ -15,10 +15,9 @@ from holdfast.identity import window_id
 from holdfast.journal import schedules as stored
 from holdfast.moments import to_us
 from holdfast.protocol.windows import AT_ONCE_MAX
-from tests.conftest import FakeClock
+from tests.conftest import FakeClock, Opener
 from tests.contract.builders import count, entries
 from tests.runtime.clogs import answering, inputs, shared
-from tests.runtime.conftest import Opener
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 DAILY: dict[str, Any] = {"clog_id": "report", "session_id": "s", "cron": "0 3 * * *"}

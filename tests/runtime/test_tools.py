@@ -14,10 +14,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast import Context, Continue, Done, Holdfast, Ok, Retry, ToolFailed
-from tests.conftest import FakeClock
+from tests.conftest import FakeClock, Opener
 from tests.contract.builders import LEASE_S, create, entries, kinds, look
 from tests.runtime.clogs import on_advance
-from tests.runtime.conftest import Opener
 
 
 class Bank:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
-from tests.conftest import Opener
+from tests.conftest import Opener, opening
 from tests.worker.nursery import Nursery
 from tests.worker.places import LEASE_MS, Place
 
@@ -22,13 +21,8 @@ def configuration(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def open_hf(database_url: str, schema: str) -> AsyncIterator[Opener]:
     """Opens runtimes on this test's database, as several processes would; closes them all."""
-    async with AsyncExitStack() as stack:
-
-        async def opened(**options: object) -> Holdfast:
-            given = {"lease_ms": LEASE_MS, "schema": schema, **options}
-            return await stack.enter_async_context(Holdfast(database_url, **given))
-
-        yield opened
+    async with opening(database_url, schema=schema, lease_ms=LEASE_MS) as opener:
+        yield opener
 
 
 @pytest.fixture

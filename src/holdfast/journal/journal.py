@@ -333,8 +333,11 @@ class Journal:
 
     async def sweep_and_look(self) -> Swept:
         """The same, for those who mean to be there when the next window of a schedule comes."""
-        found = await handoffs.sweep(self) + await lanes.sweep(self)
+        found = 0
         timers = await self._store.next_timers()
+        if timers.handoff or timers.free_lane:
+            found = await handoffs.sweep(self) + await lanes.sweep(self)
+            timers = await self._store.next_timers()
         if timers.dead_letter is not None:
             found += await dead_letters.sweep(self)
         if timers.question is None and timers.window is None:

@@ -26,7 +26,13 @@ class Calls:
             return lambda *args, **options: self._iterate(found(*args, **options))
         if inspect.iscoroutinefunction(found):
             return lambda *args, **options: self._thread.wait(lambda: found(*args, **options))
-        return found if callable(found) or not _has_coroutines(type(found)) else Calls(found, self._thread)
+        if callable(found):
+            return lambda *args, **options: self._entered(found(*args, **options))
+        return Calls(found, self._thread) if _has_coroutines(type(found)) else found
+
+    def _entered(self, answer: Any) -> Any:
+        """What is meant for `async with` becomes something for `with`."""
+        return Block(answer, self._thread) if hasattr(answer, "__aenter__") else answer
 
     def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
         try:
@@ -38,6 +44,18 @@ class Calls:
         finally:
             # Whoever left early, or this thread's collector of garbage, does not wait for it.
             self._thread.begin(items.aclose)  # type: ignore[attr-defined]
+
+
+class Block(Calls):
+    """A block of statements, such as a transaction of the audit, as a plain context manager with blocking methods."""
+
+    def __enter__(self) -> Self:
+        self._thread.wait(self._target.__aenter__)
+        return self
+
+    def __exit__(self, *raised: object) -> bool | None:
+        answer: bool | None = self._thread.wait(lambda: self._target.__aexit__(*raised))
+        return answer
 
 
 class Blocking(Calls):

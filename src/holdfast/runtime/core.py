@@ -45,11 +45,14 @@ class Core:
         database: Database | None = None,
         persist_payloads: PersistPayloads = False,
         project_root: str | Path | None = None,
+        statement_timeout_ms: int | None = None,
     ) -> None:
         self.lease_ms = lease_ms
         self._clock = clock
         self.queue = check_id(queue, "queue")
-        used = database or connect(url, _microseconds(clock), schema=check_id(schema, "schema"))
+        used = database or connect(
+            url, _microseconds(clock), schema=check_id(schema, "schema"), statement_timeout_ms=statement_timeout_ms
+        )
         self._store: Store[RunState] = Store(used, RunPlanner(), grouped=grouped)
         self.redaction = Redaction.of_environment()
         """What is hidden from people; `redaction.hide(secret)` adds to it."""

@@ -87,13 +87,16 @@ class Retention(Questions):
         """Remove whole runs that have been over, or deleted, for longer than `ttl` (seconds); answer how many.
 
         Each goes in one commit and leaves its id taken. A run that is not over is never touched, nor one whose end
-        somebody has yet to hear of.
+        somebody has yet to hear of. Deliveries go with their run; those of no run go by the same rule, sent or dead,
+        at most `limit` of them.
         """
         now = await self._store.now()
         left = whole_number(RUNS_MAX if limit is None else limit, "limit", 0, RUNS_MAX)
-        by = now - _microseconds(ttl)
-        removed = await self._collect(_ENDED, by, left)
-        return removed + await self._collect(_DELETED, by, left - removed)
+        age_us = _microseconds(ttl)
+        removed = await self._collect(_ENDED, now - age_us, left)
+        removed += await self._collect(_DELETED, now - age_us, left - removed)
+        await self._forget_deliveries(age_us, left)
+        return removed
 
     async def gc_if_due(self, ttl: float | timedelta | None, *, every: float | timedelta = 60.0) -> int:
         """`gc` for those who come by often: nothing without a TTL, and nothing if the last time is not `every` ago."""
@@ -122,6 +125,13 @@ class Retention(Questions):
                 return row
         return None
 
+    async def _forget_deliveries(self, age_us: int, most: int) -> None:
+        while most > 0:
+            batch = min(BATCH, most)
+            if await self._store.outbox.forget(age_us=age_us, user_id=self._user_id, limit=batch) < batch:
+                break
+            most -= batch
+
     async def _collect(self, sql: str, by: int, most: int) -> int:
         """Remove what the text finds, the oldest first, one at a time; where one cannot go, the next one can."""
         owner = "" if self._user_id is None else "AND x.user_id = $5"
@@ -137,6 +147,13 @@ class Retention(Questions):
                 break
             run_id, at = found[-1][0], found[-1][4]
         return removed
+
+
+def check_ttl(ttl: float | timedelta | None) -> float | timedelta | None:
+    """The same, if it is a time that `gc` takes, or None."""
+    if ttl is not None:
+        _microseconds(ttl)
+    return ttl
 
 
 def _microseconds(duration: float | timedelta) -> int:

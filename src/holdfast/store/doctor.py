@@ -12,14 +12,16 @@ from holdfast.errors import DatabaseError
 from holdfast.store import sqlite_doctor
 from holdfast.store.findings import Finding
 from holdfast.store.sqlite import MEMORY
+from holdfast.store.timeouts import environment_findings
 
 
 async def examine(url: str, *, schema: str = "holdfast") -> list[Finding]:
     """Everything worth knowing about this database. Raises `DatabaseError` if it cannot be reached at all."""
     if is_postgres(url):
         findings: list[Finding] = await _postgres().examine(url, schema)
-        return findings
-    return await sqlite_doctor.examine(sqlite_path(url))
+    else:
+        findings = await sqlite_doctor.examine(sqlite_path(url))
+    return [*findings, *environment_findings()]
 
 
 async def check_ready(url: str, *, schema: str = "holdfast") -> None:

@@ -166,6 +166,10 @@ class OutboxRows:
         added = await self._change_again(texts.same(texts.NOTE), audit_id, outbox_id, *rest)
         return bool(added) or bool(await self._fetch("SELECT 1 FROM {s}outbox_audits WHERE audit_id = $1", audit_id))
 
+    async def forget(self, *, age_us: int, user_id: str | None, limit: int) -> int:
+        """Remove rows of no run that ended this long ago, of all or of one user, each with its audits; how many."""
+        return len(await self._change_again(texts.FORGET, age_us, user_id, limit))
+
     async def renew_all(self, renewals: Sequence[Renewal]) -> list[bool]:
         given = msgspec.json.encode(renewals).decode()
         # Renewing twice is renewing once.

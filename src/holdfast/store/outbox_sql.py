@@ -245,6 +245,25 @@ NOTE = f"""
 """
 
 
+_OLD = """
+    SELECT outbox_id FROM {s}outbox
+    WHERE run_id IS NULL AND settled_at <= {now} - $1 AND user_id = coalesce(CAST($2 AS text), user_id)
+    ORDER BY settled_at, outbox_id
+    LIMIT $3
+"""
+_DROP_AUDITS = "DELETE FROM {s}outbox_audits WHERE outbox_id IN "
+_DROP_ROWS = "DELETE FROM {s}outbox WHERE outbox_id IN "
+FORGET = Change(
+    sqlite=(f"{_DROP_AUDITS} ({_OLD})", f"{_DROP_ROWS} ({_OLD}) RETURNING outbox_id"),
+    postgres=f"""
+        WITH old AS MATERIALIZED ({_OLD}),
+        a AS ({_DROP_AUDITS} (SELECT outbox_id FROM old))
+        {_DROP_ROWS} (SELECT outbox_id FROM old)
+        RETURNING outbox_id
+    """,
+)
+
+
 def same(text: str) -> Change:
     """One text for both."""
     return Change((text,), text)

@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import DatabaseError
+from holdfast.redaction import logger
 from holdfast.store import postgres_sql as texts
 from holdfast.store import recorder
 from holdfast.store.database import LockedPlan, OnHint, RecordPlan
 from holdfast.store.migrate import Migration, pending
 from holdfast.store.postgres_hints import NOTIFY, Ear, payloads
-from holdfast.store.postgres_pool import BY_KEY, SESSION, Connections, connect, parse_url
+from holdfast.store.postgres_pool import BY_KEY, SESSION, Address, Connections, connect, parse_url
+from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import (
     Append,
     Beat,
@@ -40,6 +42,8 @@ from holdfast.store.types import (
     Written,
 )
 
+log = logger("holdfast.store")
+
 OLDEST = 130_000
 MIGRATION_TIMEOUT_S = 600.0
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
@@ -50,8 +54,8 @@ _decode_slice = msgspec.json.Decoder(Slice).decode
 class _Lanes:
     """Connections by purpose: commits, claims and heartbeats must not queue behind each other or behind readers."""
 
-    def __init__(self, url: str) -> None:
-        address = parse_url(url)
+    def __init__(self, url: str, statement_timeout_ms: int) -> None:
+        address = _limited(parse_url(url), statement_timeout_ms)
         self.address = address
         self.commits = Connections(address, 3, BY_KEY)
         self.exact = Connections(address, 2, BY_KEY)
@@ -69,7 +73,14 @@ class _Lanes:
 class Postgres:
     """A schema in a Postgres database, shared by any number of processes. Belongs to the event loop that opened it."""
 
-    def __init__(self, url: str, clock: Callable[[], int] | None, *, schema: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Callable[[], int] | None,
+        *,
+        schema: str,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
         if not _SCHEMA.fullmatch(schema):
             raise DatabaseError(
                 f"schema must be 1 to 48 letters, digits or _ and not begin with a digit; got {schema!r}",
@@ -80,6 +91,7 @@ class Postgres:
         self._channel = f"holdfast:{schema}"
         self._url = url
         self._clock = clock
+        self._statement_timeout_ms = statement_timeout_ms
         self._lanes: _Lanes | None = None
         self._ear: Ear | None = None
         self._hint_sender = 0
@@ -87,11 +99,11 @@ class Postgres:
         self._pid = 0
 
     def beside(self) -> Postgres:
-        return Postgres(self._url, self._clock, schema=self._schema)
+        return Postgres(self._url, self._clock, schema=self._schema, statement_timeout_ms=self._statement_timeout_ms)
 
     async def open(self) -> None:
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
-        self._lanes = _Lanes(self._url)
+        self._lanes = _Lanes(self._url, self._statement_timeout_ms)
         try:
             await self._check_server()
         except BaseException:
@@ -341,6 +353,18 @@ class Postgres:
                 "this Holdfast belongs to another event loop; open one inside this loop", code="wrong_event_loop"
             )
         return self._lanes
+
+
+def _limited(address: Address, statement_timeout_ms: int) -> Address:
+    if not address.pooled:
+        return address._replace(statement_timeout_ms=statement_timeout_ms)
+    if statement_timeout_ms != STATEMENT_TIMEOUT_MS:
+        log.warning(
+            "no session lasts behind a transaction pooler, so the statement timeout is the role's own; say "
+            "ALTER ROLE … SET statement_timeout = %d",
+            statement_timeout_ms,
+        )
+    return address
 
 
 @lru_cache(maxsize=1_024)

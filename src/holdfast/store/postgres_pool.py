@@ -15,6 +15,7 @@ import asyncpg
 
 from holdfast import ambient
 from holdfast.errors import DatabaseError, HoldfastError
+from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import Busy, OutcomeUnknown, Rejected
 
 T = TypeVar("T")
@@ -22,11 +23,10 @@ CONNECT_TIMEOUT_S = 5.0
 SLOT_TIMEOUT_S = 10.0
 IDLE_S_MAX = 300.0
 CLOSE_TIMEOUT_S = 2.0
-# Longer than the server's own limit, whose answer is certain where ours would leave the outcome unknown.
-CALL_TIMEOUT_S = 20.0
+# Beyond the server's own limit, whose answer is certain where ours would leave the outcome unknown.
+CALL_GRACE_S = 5.0
 
 SESSION = """
-    SET statement_timeout = '15s';
     SET lock_timeout = '3s';
     SET idle_in_transaction_session_timeout = '15s';
     SET jit = off;
@@ -47,11 +47,16 @@ much as running them; one that was made while the tables were small must not rea
 
 
 class Address(NamedTuple):
-    """Where the database is. `pooled`: a transaction pooler stands between, so no session state will last."""
+    """Where the database is. `pooled`: a transaction pooler stands between, so no session state will last.
+
+    A statement that takes longer than `statement_timeout_ms` is cut by the server, which has written nothing then: its
+    clock stops before it begins to commit. Through a pooler the role's own setting holds.
+    """
 
     dsn: str
     pooled: bool
     unsafe: bool
+    statement_timeout_ms: int = STATEMENT_TIMEOUT_MS
 
 
 def parse_url(url: str) -> Address:
@@ -73,7 +78,7 @@ async def connect(address: Address, setup: str) -> Any:
         connection = await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_TIMEOUT_S,
-            command_timeout=CALL_TIMEOUT_S,
+            command_timeout=address.statement_timeout_ms / 1_000 + CALL_GRACE_S,
             max_cacheable_statement_size=0,
             **({"statement_cache_size": 0} if address.pooled else {}),
         )
@@ -81,7 +86,7 @@ async def connect(address: Address, setup: str) -> Any:
         raise _not_connected(error) from error
     if not address.pooled:
         try:
-            await connection.execute(setup)
+            await connection.execute(f"{setup}; SET statement_timeout = {address.statement_timeout_ms:d}")
         except BaseException as error:
             connection.terminate()
             raise_mapped(error, Busy)

@@ -17,8 +17,10 @@ from holdfast.errors import DatabaseError
 from holdfast.store import migrate, recorder, slices
 from holdfast.store.database import LockedPlan, OnHint, RecordPlan
 from holdfast.store.sqlite_files import Turnstile, check_place
+from holdfast.store.sqlite_limits import LimitedConnection, unlimited
 from holdfast.store.sqlite_writer import Writer, mapped
 from holdfast.store.tables import INDEXES, RUN_FIXED, RUN_MOVING, RUNS, Table, moment
+from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import (
     Append,
     Beat,
@@ -57,11 +59,13 @@ class SQLite:
         clock: Callable[[], int] | None,
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._path = path
         self._in_memory = path == MEMORY
         self._clock = clock or ambient.wall_us
-        self._busy_timeout_s = busy_timeout_s
+        self._statement_timeout_s = statement_timeout_ms / 1_000
+        self._busy_timeout_s = min(busy_timeout_s, self._statement_timeout_s)
         self._inode: tuple[int, int] | None = None
         self._turnstile: Turnstile | None = None
         self._writer: Writer | None = None
@@ -122,10 +126,12 @@ class SQLite:
             check_same_thread=False,
             timeout=self._busy_timeout_s,
             cached_statements=256,
+            factory=LimitedConnection,
         )
         connection.row_factory = sqlite3.Row
         try:
             self._prepare(connection)
+            connection.limit(self._statement_timeout_s)
         except BaseException:
             connection.close()
             raise
@@ -154,7 +160,11 @@ class SQLite:
             raise DatabaseError(f"{self._path} was replaced while open; close and reopen", code="database_replaced")
 
     async def migrate(self) -> None:
-        await self._write(_migrate)
+        def job(connection: sqlite3.Connection, now: int) -> None:
+            with unlimited(connection):
+                _migrate(connection, now)
+
+        await self._write(job)
 
     async def now(self) -> int:
         return self._clock()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import DatabaseError
+from holdfast.store.sqlite_limits import was_cut
 from holdfast.store.types import Busy, OutcomeUnknown, Rejected
 
 T = TypeVar("T")
@@ -157,13 +158,14 @@ class Writer:
             # No job is to blame, so none is tried alone.
             _fail(batch, mapped(error))
             return
+        ticket = batch[0]
         try:
             now = self._clock()
             for ticket in batch:
                 ticket.result = ticket.job(connection, now)
         except Exception as error:
             self._roll_back(connection)
-            self._isolate(batch, error)
+            self._isolate(batch, ticket, error)
             return
         try:
             connection.execute("COMMIT")
@@ -172,13 +174,15 @@ class Writer:
             self._drop_connection()
             _fail(batch, Busy(str(error)) if _is_full(error) else OutcomeUnknown(str(error)))
 
-    def _isolate(self, batch: list[_Ticket], error: Exception) -> None:
-        if len(batch) == 1:
-            batch[0].error = mapped(error)
-            return
+    def _isolate(self, batch: list[_Ticket], failed: _Ticket, error: Exception) -> None:
+        if len(batch) == 1 or was_cut(error):
+            # What took too long would do so again in each half, and everybody would wait for it.
+            failed.error = mapped(error)
+            batch = [ticket for ticket in batch if ticket is not failed]
         middle = len(batch) // 2
-        self._transact(batch[:middle])
-        self._transact(batch[middle:])
+        for half in (batch[:middle], batch[middle:]):
+            if half:
+                self._transact(half)
 
     def _answer(self, ticket: _Ticket) -> None:
         connection = self._open_connection([ticket])
@@ -216,6 +220,8 @@ def mapped(error: Exception) -> Exception:
     """SQLite's errors in the words of the seam; everything else as it is."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError):
         return Rejected(str(error))
+    if was_cut(error):
+        return Busy("a statement took too long and was cut", timed_out=True)
     if isinstance(error, sqlite3.OperationalError):
         text = str(error)
         if "locked" in text or "busy" in text or _is_full(error):

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple
 
 from holdfast import ambient
 from holdfast.errors import Conflict, DatabaseError
+from holdfast.store import timeouts
 from holdfast.store.appender import Appender
 from holdfast.store.claimer import Claimer
 from holdfast.store.committer import Committer, Patience, patiently
@@ -58,7 +59,12 @@ PAGE = 1_000
 PLACES_MAX = 100
 _OF_NO_RUN = frozenset({HANDOFFS.name, SHARED_STORAGE.name, OUTBOX.name})
 """Tables whose rows outlive the run that wrote them."""
-# What must still be delivered outlives its run.
+# What must still be delivered outlives its run, as a row of no run. It is let go first: what is settled meanwhile is
+# either the run's and goes with it, or nobody's.
+_LEAVE_PENDING = """
+    UPDATE {s}outbox SET run_id = NULL
+    WHERE run_id = $1 AND status = 'pending' AND NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $1)
+"""
 _SETTLED = "run_id = $1 AND status <> 'pending' AND NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $1)"
 _DROP_SETTLED = f"DELETE FROM {{s}}outbox WHERE {_SETTLED}"
 _DROP_AUDITS = f"DELETE FROM {{s}}outbox_audits WHERE outbox_id IN (SELECT outbox_id FROM {{s}}outbox WHERE {_SETTLED})"
@@ -85,6 +91,10 @@ class Timers(NamedTuple):
     """The next window of a schedule that has only one. Cron never ends."""
     dead_letter: int | None
     """When a delivery was given up whose run was not told yet."""
+    handoff: bool
+    """Is a handoff open?"""
+    free_lane: bool
+    """Does somebody wait in a lane that nobody holds?"""
 
 
 class Store(Generic[S]):
@@ -251,15 +261,28 @@ class Store(Generic[S]):
         return None if due_at is None or due_at >= NEVER else due_at
 
     async def next_timers(self) -> Timers:
-        """When the next open question to a person is over, and when a schedule has its next window."""
+        """When the next open question to a person is over, when a schedule has its next window, and what is left over.
+
+        One question for all of it: an idle worker asks it every few seconds.
+        """
         sql = """
             SELECT
                 (SELECT min(boundary_expires_at) FROM {s}runs WHERE boundary_expires_at IS NOT NULL),
                 (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL),
                 (SELECT min(next_at) FROM {s}schedules WHERE next_at IS NOT NULL AND cron IS NULL),
-                (SELECT min(settled_at) FROM {s}outbox WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL)
+                (SELECT min(settled_at) FROM {s}outbox WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL),
+                EXISTS (SELECT 1 FROM {s}handoffs),
+                EXISTS (
+                    SELECT 1 FROM {s}lane_tickets t
+                    WHERE t.held = 0 AND NOT EXISTS (
+                        SELECT 1 FROM {s}lane_tickets h
+                        WHERE h.session_id = t.session_id AND h.lane = t.lane AND h.held = 1
+                    )
+                )
         """
-        return Timers(*(await self.fetch(sql))[0])
+        found = Timers(*(await self.fetch(sql))[0])
+        # SQLite has no truth of its own.
+        return found._replace(handoff=bool(found.handoff), free_lane=bool(found.free_lane))
 
     async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of these runs that someone wants to stop."""
@@ -453,6 +476,7 @@ class Store(Generic[S]):
             *((f"DELETE FROM {{s}}{name} WHERE run_id = $1 AND {gone}", (run_id,)) for name in UNBOUND),
             (f"DELETE FROM {{s}}journal WHERE thread = $1 AND {unowned}", (thread, run_id)),
             (f"DELETE FROM {{s}}checkpoints WHERE thread = $1 AND {unowned}", (thread, run_id)),
+            (_LEAVE_PENDING, (run_id,)),
             (_DROP_AUDITS, (run_id,)),
             (_DROP_SETTLED, (run_id,)),
         )
@@ -580,15 +604,18 @@ class Store(Generic[S]):
         return text.replace("{s}", self._database.prefix)
 
 
-def connect(url: str, clock: Callable[[], int] | None, *, schema: str = "holdfast") -> Database:
+def connect(
+    url: str, clock: Callable[[], int] | None, *, schema: str = "holdfast", statement_timeout_ms: int | None = None
+) -> Database:
     """The database a URL means: a path, `sqlite:///path`, `:memory:`, or `postgresql://…`."""
+    limit_ms = timeouts.statement_timeout_ms(statement_timeout_ms)
     if url.startswith(("postgresql://", "postgres://")):
         try:
             from holdfast.store.postgres import Postgres  # noqa: PLC0415  # the driver is an extra
         except ModuleNotFoundError as error:
             text = "Postgres needs a driver: pip install 'holdfast[postgres]'"
             raise DatabaseError(text, code="driver_missing") from error
-        return Postgres(url, clock, schema=schema)
+        return Postgres(url, clock, schema=schema, statement_timeout_ms=limit_ms)
     if "://" in url and not url.startswith("sqlite:///"):
         raise DatabaseError(
             f"{url.split('://')[0]}:// is no database Holdfast knows; use a path, sqlite:///path or postgresql://",
@@ -599,7 +626,7 @@ def connect(url: str, clock: Callable[[], int] | None, *, schema: str = "holdfas
         raise DatabaseError(
             "the database has no name; use a path, or :memory: for one that does not last", code="unknown_database"
         )
-    return SQLite(path, clock)
+    return SQLite(path, clock, statement_timeout_ms=limit_ms)
 
 
 def _columns(name: str) -> tuple[str, ...]:

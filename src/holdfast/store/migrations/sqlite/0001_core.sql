@@ -308,6 +308,8 @@ CREATE INDEX outbox_twins ON outbox (target_space, payload_sha, settled_at) WHER
 -- Of rows with one payload for one space at most one is worked on, so two workers cannot both find nothing sent.
 CREATE UNIQUE INDEX outbox_held ON outbox (target_space, payload_sha) WHERE locked_by IS NOT NULL;
 CREATE INDEX outbox_settled ON outbox (settled_at, outbox_id) WHERE settled_at IS NOT NULL;
+-- Ended rows that go by themselves, since no run takes them along.
+CREATE INDEX outbox_alone ON outbox (settled_at, outbox_id) WHERE run_id IS NULL AND settled_at IS NOT NULL;
 CREATE INDEX outbox_by_run ON outbox (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX outbox_requeued ON outbox (requeued_from) WHERE requeued_from IS NOT NULL;
 -- Dead letters whose runs have not heard of them.
