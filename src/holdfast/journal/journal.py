@@ -32,6 +32,7 @@ from holdfast.journal.entries import (
 from holdfast.journal.planner import Executed, Limits, RunPlanner, member, plan_command, plan_facts, request_for
 from holdfast.journal.redacting import redacted
 from holdfast.protocol import catalog, facts
+from holdfast.protocol.beginning import begun
 from holdfast.protocol.commands import Command, Create
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import fold
@@ -186,10 +187,15 @@ class Journal:
         exact: bool = False,
         closes: tuple[str, str] | None = None,
         guard: Statement | None = None,
+        checked: bool = False,
     ) -> Coroutine[Any, Any, Executed]:
-        """The same in two halves: the command is taken now, in the order of the calls; its answer may be awaited."""
-        check_id(run_id, "run_id")
-        check_command(command)
+        """The same in two halves: the command is taken now, in the order of the calls; its answer may be awaited.
+
+        `checked`: every field of the command was made by us, or cleaned.
+        """
+        if not checked:
+            check_id(run_id, "run_id")
+            check_command(command)
         command = redacted(command, self._redaction, max_bytes=self._limits.max_body_bytes)
         request = request_for(run_id, command)
         intention = Intention(
@@ -240,13 +246,14 @@ class Journal:
 
     def begun(self, item: Claimed, claimed: facts.AttemptClaimed) -> tuple[RunState, Fact] | None:
         """The run after its first claim and the fact that made it; None where its one entry does not tell all."""
-        if item.first is None or not is_whole(item.first):
+        first = item.first
+        if first is None or not is_whole(first):
             return None
-        created = fact_of(item.first)
-        if not isinstance(created, facts.RunCreated) or created.lane is not None:
+        created = fact_of(first)
+        if not isinstance(created, facts.RunCreated) or created.lane is not None or not created.has_input:
             # Who else stands in a lane is told by rows alone.
             return None
-        return fold(RunState(run_id=item.run_id), [(created, item.first.at), (claimed, item.at)]), created
+        return begun(item.run_id, created, first.at, first.digest.hex(), claimed, item.at), created
 
     async def state(self, run_id: str, *, rev: int | None = None, at: int | None = None) -> RunState | None:
         """The run folded from its entries: now, after a revision, or as it was at an instant.

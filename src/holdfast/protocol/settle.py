@@ -93,6 +93,8 @@ def _together(
     state: RunState, before: list[Fact], starts: list[Handoff], decided: Decision, deletes: tuple[str, ...]
 ) -> Decision:
     """One commit: what the tick staged, then its outcome. Deletions follow as handoffs to the run itself."""
+    if not before and not deletes:
+        return decided
     handoffs = [*starts, *(replace(handoff, fact=handoff.fact + len(before)) for handoff in decided.handoffs)]
     handoffs += deletions(state, deletes, last=len(before) + len(decided.facts) - 1)
     return Decision(facts=(*before, *decided.facts), handoffs=tuple(handoffs))

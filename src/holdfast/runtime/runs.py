@@ -38,7 +38,7 @@ class Runs(Core):
         is_alone = run_id is None and command.key is None and command.fact.lane is None
         unseen = RunState(run_id=chosen) if is_alone else None
         try:
-            executed = await self.journal.execute(chosen, command, known=unseen)
+            executed = await self.journal.submit(chosen, command, known=unseen, checked=True)
         except DatabaseError as error:
             if error.code == "write_rejected":
                 await self._check_session(command.fact)
