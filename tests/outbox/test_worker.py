@@ -114,9 +114,9 @@ async def test_deliveries_end_before_the_worker_does(hf: Holdfast) -> None:
     worker = hf.worker()
     running = asyncio.create_task(worker.run())
     await until(lambda: box.calls)
-    (late,) = [await hf.outbox.enqueue("late", "email")]
 
     worker.stop()
+    late = await hf.outbox.enqueue("late", "email")
     await running
 
     assert (await row(hf, outbox_id)).status == "sent"

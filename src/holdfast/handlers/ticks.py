@@ -239,12 +239,14 @@ class ClaimedTick(Tick):
     async def order(self, kind: type[ClaimCommand], *, known: bool = True, **fields: Any) -> Executed:
         """Give a command of this claim's holder. What a refusal means is for the caller, unless the claim is lost."""
         command = kind(**self._fence(), **fields)
-        ordered = self._ordered(self.journal.submit(self.state.run_id, command, known=self._known if known else None))
-        if self._first is None:
-            return await ordered
-        # Taken in this order, and most often in one commit.
-        first, self._first = self._first, None
-        _, executed = await asyncio.gather(first, ordered)
+        executed = await self._ordered(
+            self.journal.submit(self.state.run_id, command, known=self._known if known else None)
+        )
+        if self._first is not None and self._first.done():
+            # Not waited for: orders that were given side by side are answered in the order of their commits, and
+            # nothing may come between.
+            first, self._first = self._first, None
+            first.result()
         return executed
 
     def order_first(self, kind: type[ClaimCommand], **fields: Any) -> None:
@@ -263,7 +265,8 @@ class ClaimedTick(Tick):
         # that have their answer.
         known_tools = executed.state.tools.items()
         tools = Map({slot: tool for slot, tool in known_tools if tool.status == "requested" and not tool.kept})
-        self._known = msgspec.structs.replace(executed.state, steps=Map(), tools=tools)
+        if self._known is None or self._known.rev < executed.state.rev:
+            self._known = msgspec.structs.replace(executed.state, steps=Map(), tools=tools)
         return executed
 
     async def use_tool(self, name: str, args: Any, function: Function, **options: Any) -> Any:
