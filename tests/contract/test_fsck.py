@@ -128,3 +128,44 @@ async def test_work_that_goes_on_meanwhile_is_no_problem(hf: Holdfast) -> None:
 
     assert len(reports) > 1
     assert [problem for report in reports for problem in report.problems] == []
+
+
+class TestPostgres:
+    """Where rows of every run refer to it without a constraint."""
+
+    @pytest.fixture
+    def configuration(self) -> str:
+        return "postgres"
+
+    @pytest.mark.clause("S-06")
+    @pytest.mark.parametrize(
+        ("statement", "word"),
+        [
+            (
+                """
+                INSERT INTO {s}ticks (tick_id, run_id, key, claimed_rev, started_at)
+                VALUES ('t1', 'nobody', '', 2, 1)
+                """,
+                "ticks['t1']",
+            ),
+            (
+                """
+                INSERT INTO {s}work
+                    (run_id, key, queue, clog_id, priority, step, visible_at, waiting, attempt, deliveries)
+                VALUES ('nobody', '', 'default', 'chat', 0, '', 1, 0, 0, 0)
+                """,
+                "work['nobody', '']",
+            ),
+        ],
+        ids=["a tick", "work"],
+    )
+    async def test_rows_of_no_run_are_named(self, hf: Holdfast, statement: str, word: str) -> None:
+        await create(hf)
+        await hf.journal.store.execute((statement, ()))
+
+        report = await hf.fsck()
+        (problem,) = report.problems
+
+        assert (problem.law, problem.detail) == ("P7", f"{word} is there, its run is not")
+        for name in ("ticks", "work"):
+            await hf.journal.store.execute((f"DELETE FROM {{s}}{name} WHERE run_id = 'nobody'", ()))

@@ -17,7 +17,7 @@ from holdfast.protocol.catalog import Listed
 from holdfast.protocol.evolve import evolve
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.state import RunState
-from holdfast.store import INDEXES, RUNS, Entry, Row, RunRows
+from holdfast.store import INDEXES, RUNS, UNBOUND, Entry, Row, RunRows
 
 TOMBSTONES = INDEXES["tombstones"]
 
@@ -105,6 +105,17 @@ def rows_are_the_fold(run: RunSnapshot) -> Iterator[Problem]:
         return
     for name, wanted in rows.all_rows(run.whole).items():
         yield from _compare(run.thread, name, wanted, run.stored.tables[name])
+
+
+def rows_have_a_run(run: RunSnapshot) -> Iterator[Problem]:
+    """P7: no row speaks of a run that is not there. Where the database does not see to it, we look."""
+    if run.entries or run.recorded_head is not None:
+        return
+    for name in UNBOUND:
+        table = INDEXES[name]
+        for row in run.stored.tables[name]:
+            key = [row[table.names.index(column)] for column in table.key]
+            yield Problem("P7", run.thread, f"{name}{key} is there, its run is not")
 
 
 def fold_is_repeatable(run: RunSnapshot) -> Iterator[Problem]:
@@ -205,6 +216,7 @@ RUN_LAWS: tuple[Callable[[RunSnapshot], Iterator[Problem]], ...] = (
     entries_decode,
     head_is_the_row,
     rows_are_the_fold,
+    rows_have_a_run,
     fold_is_repeatable,
     duplicates_change_nothing,
     nothing_follows_the_end,

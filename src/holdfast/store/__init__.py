@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.store.database import Database, LockedPlan, OnHint, RecordPlan
 from holdfast.store.recorder import Recorded
 from holdfast.store.store import RunRows, Store, Timers, connect
-from holdfast.store.tables import FACTS, INDEXES, RUNS
+from holdfast.store.tables import FACTS, INDEXES, RUNS, UNBOUND
 from holdfast.store.types import (
     Addition,
     Append,
@@ -36,6 +36,7 @@ __all__ = [
     "FACTS",
     "INDEXES",
     "RUNS",
+    "UNBOUND",
     "Addition",
     "Append",
     "Beat",
