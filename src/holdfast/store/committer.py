@@ -341,6 +341,8 @@ class Committer(Generic[S]):
 
 def _are_known(wishes: Sequence[_Wish[Any]]) -> bool:
     """Can all of them be planned on what one of them knows? Only if they speak of one claim."""
+    if len(wishes) == 1:
+        return wishes[0].known is not None
     return len(_claims(wishes)) == 1 and all(wish.known is not None for wish in wishes)
 
 
