@@ -8,7 +8,7 @@ SYSTEM := .venv/.system
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench crash clauses diagram clean
+.PHONY: help run first test check format bench crash clauses diagram clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -21,14 +21,17 @@ $(BIN)/python:
 
 $(READY): pyproject.toml | $(BIN)/python
 	@echo "installing into .venv"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[postgres,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[postgres,server,dev]'
 	@touch $@
 
 $(SYSTEM): tools/system.py | $(READY)
 	@$(BIN)/python -m tools.system
 	@touch $@
 
-run: $(READY) ## the first run, end to end
+run: $(READY) ## API, worker and a page at http://127.0.0.1:8787, until Ctrl-C
+	@$(BIN)/holdfast dev $(ARGS)
+
+first: $(READY) ## a first run, end to end, which ends by itself
 	@$(BIN)/python examples/first_run.py
 
 test: $(SYSTEM) ## all tests but the slow ones; ARGS="-k claim" narrows

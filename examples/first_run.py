@@ -1,6 +1,6 @@
 """A first run, printed live: a worker dies in the middle, another one finishes, and the journal proves it.
 
-make run            # or: python examples/first_run.py [database url]
+make first          # or: python examples/first_run.py [database url]
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-PROGRAMS = {"strace": "strace", "pgbouncer": "pgbouncer"}
+PROGRAMS = {"strace": "strace", "pgbouncer": "pgbouncer", "nginx": "nginx-light", "haproxy": "haproxy"}
 """Program → Debian package."""
 
 

@@ -4,6 +4,8 @@
     ├── Conflict         someone else was first, or the same key was used for something else
     ├── LeaseLost        the caller no longer holds its claim
     ├── NotFound         no such run, revision or session for this caller
+    ├── Gone             there was one, and it was deleted or is too old to be kept
+    ├── Unauthorized     nobody knows who is calling
     ├── RunFailed        a run that someone waits for did not end well
     │   └── RunCancelled
     ├── ToolFailed       a tool failed, or nobody can tell whether it ran
@@ -47,6 +49,18 @@ class NotFound(HoldfastError):
     """There is no such thing, or it belongs to someone else. Check the id."""
 
     code = "not_found"
+
+
+class Gone(HoldfastError):
+    """There was such a thing, and there is no more: it was deleted, or kept long enough. Its id is never used again."""
+
+    code = "gone"
+
+
+class Unauthorized(HoldfastError):
+    """Nobody knows who is calling. Say who you are, then ask again."""
+
+    code = "unauthorized"
 
 
 class RunFailed(HoldfastError):

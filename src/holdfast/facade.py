@@ -27,6 +27,7 @@ from holdfast.runtime.chores import Chores
 from holdfast.runtime.pulse import Pulse
 from holdfast.runtime.retention import check_ttl
 from holdfast.runtime.schedules import Schedules
+from holdfast.runtime.sessions import Sessions
 from holdfast.worker import RunWorker
 from holdfast.workflow import Workflow, Workflows
 
@@ -74,6 +75,11 @@ class Holdfast(Upkeep):
     def schedules(self) -> Schedules:
         """What is started by itself: by a cron text, or once at an instant."""
         return Schedules(self)
+
+    @property
+    def sessions(self) -> Sessions:
+        """What groups runs: listed, created, read as a conversation, cancelled."""
+        return Sessions(self)
 
     def register(self, *clogs: Clog | Workflow) -> None:
         """Make clogs and workflows known here. Runs of clogs that no process knows wait until one does."""

@@ -382,7 +382,7 @@ class TestPlans:
 
 
 FILL = """
-    INSERT INTO {s}sessions VALUES ('s', 'u') ON CONFLICT DO NOTHING;
+    INSERT INTO {s}sessions (session_id, user_id) VALUES ('s', 'u') ON CONFLICT DO NOTHING;
     INSERT INTO {s}runs (run_id, session_id, user_id, clog_id, queue, mode, priority, max_attempts, backoff_us,
         backoff_max_us, max_deliveries, resumable, created_at, status, rev, at, attempt, deliveries)
     SELECT 'r' || i, 's', 'u', 'chat', 'q', 'tick', 0, 3, 1, 1, 5, 0, i, 'pending', 1, i, 0, 0

@@ -60,7 +60,7 @@ def script(crowd: str, dialect: str, prefix: str) -> Iterator[str]:
         series = SERIES[dialect].format(count=count)
         return template.format(s=prefix, series=series, name=name, **{**defaults, **values})
 
-    yield f"INSERT INTO {prefix}sessions VALUES ('s', 'u')"
+    yield f"INSERT INTO {prefix}sessions (session_id, user_id) VALUES ('s', 'u')"
     if crowd == "finished":
         yield text(RUNS, "over", MANY, status="done", rev=3, finished="i")
         # They were work once; what they left in the indexes must not be in the way.

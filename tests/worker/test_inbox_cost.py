@@ -52,7 +52,7 @@ def crowd(dialect: str, prefix: str) -> list[str]:
         "1, i, 'done'", f"1, i + {MANY}, 'done'"
     )
     asks = RUNS.format(**told, series=series[OPEN], name="asks", status="paused")
-    return [f"INSERT INTO {prefix}sessions VALUES ('s', 'u')", over, asks, ASKS.format(s=prefix)]
+    return [f"INSERT INTO {prefix}sessions (session_id, user_id) VALUES ('s', 'u')", over, asks, ASKS.format(s=prefix)]
 
 
 async def asked(hf: Holdfast, ask: Callable[[Holdfast], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch) -> Question:

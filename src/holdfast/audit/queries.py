@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from holdfast.audit.instants import At, instant
+from holdfast.audit.instants import At, Validity, instant
 from holdfast.audit.records import (
     ConversationTurn,
     EditProposal,
@@ -18,6 +18,8 @@ from holdfast.audit.records import (
 from holdfast.audit.statements import AnyFact, fact_of
 from holdfast.errors import Conflict, InvalidValue
 from holdfast.identity import UUID, check_name
+from holdfast.journal.conversation import Message, conversations
+from holdfast.moments import to_us
 from holdfast.protocol.audit import Proposal, ToolCall, Turn
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
@@ -131,11 +133,16 @@ class Readers:
     async def list_conversation_since(
         self, since_ms: int = 0, limit: int = 100, *, thread_id: str | UUID | None = None, at: At = "NOW"
     ) -> list[ConversationTurn]:
-        """Turns that were first said at this millisecond or later, the oldest first. An edit does not move a turn."""
+        """Turns that were first said at this millisecond or later, the oldest first. An edit does not move a turn.
+
+        Of a session (its thread) also what its runs were asked and what they answered.
+        """
         since_us = whole_number(since_ms, "since_ms", 0, MS_MAX) * 1_000
         same = {} if thread_id is None else {"thread_id": _text(thread_id, "thread_id")}
         found = await self._snapshot("turns", same, limit, at, since_us=since_us, newest_first=False)
-        return [turn_record(cast(Turn, last)) for _, last in found]
+        recorded = [turn_record(cast(Turn, last)) for _, last in found]
+        said = [turn for turn in await self._said(same, at) if to_us(turn.created_at) >= since_us]
+        return sorted([*recorded, *said], key=lambda turn: turn.created_at)[:limit]
 
     async def list_conversation(
         self,
@@ -145,10 +152,12 @@ class Readers:
         message_id: str | UUID | None = None,
         at: At = "NOW",
     ) -> list[ConversationTurn]:
-        """Turns by thread, by message, or all of them, the newest first."""
+        """Turns by thread, by message, or all of them, the newest first; of a session also those of its runs."""
         given = {"thread_id": thread_id, "message_id": message_id}
         same = {name: _text(value, name) for name, value in given.items() if value is not None}
-        return [turn_record(cast(Turn, last)) for _, last in await self._snapshot("turns", same, limit, at)]
+        recorded = [turn_record(cast(Turn, last)) for _, last in await self._snapshot("turns", same, limit, at)]
+        said = [turn for turn in await self._said(same, at) if same.get("message_id") in (None, turn.message_id)]
+        return sorted([*recorded, *reversed(said)], key=lambda turn: turn.created_at, reverse=True)[:limit]
 
     async def get_tool_call(self, request_id: str | UUID, call_id: str, *, at: At = "NOW") -> Pair | None:
         """The request, and the end if it had come by then."""
@@ -210,6 +219,18 @@ class Readers:
             raise InvalidValue("a raw query begins with SELECT, WITH, VALUES or EXPLAIN and changes nothing")
         return await self._store.fetch(sql, *params)
 
+    async def _said(self, same: Mapping[str, str], at: At) -> list[ConversationTurn]:
+        """What the runs of a session say, the oldest first: their journals keep it, and nobody else does."""
+        session_id = same.get("thread_id")
+        if session_id is None:
+            return []
+        sql = "SELECT user_id FROM {s}sessions WHERE session_id = $1"
+        owners = await self._store.fetch(sql, session_id)
+        if not owners or self._user_id not in (None, owners[0][0]):
+            return []
+        told = await conversations(self._store, [session_id], until_us=instant(at))
+        return [_turn(each) for each in told[session_id] if each.tool is None]
+
     async def _snapshot(
         self,
         table: str,
@@ -248,6 +269,19 @@ def _fact(table: str, row: Row) -> AnyFact:
     found = fact_of(table, row)
     assert found is not None
     return found
+
+
+def _turn(message: Message) -> ConversationTurn:
+    return ConversationTurn(
+        id=f"{message.run_id}:{message.seq}",
+        message_id=message.run_id,
+        kind=message.role,
+        content=message.content,
+        parent_id=None,
+        thread_id=message.session_id,
+        validity=Validity(to_us(message.at)),
+        created_at=message.at,
+    )
 
 
 def _calls(found: Sequence[tuple[AnyFact, AnyFact]]) -> list[Pair]:

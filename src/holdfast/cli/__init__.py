@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 # Each module adds its commands to the app as it is imported.
-from holdfast.cli import copies, deliveries, doctor, edits, looking, orders, schedules, streams, travel, upkeep, working
+from holdfast.cli import (
+    copies,
+    deliveries,
+    doctor,
+    edits,
+    looking,
+    orders,
+    schedules,
+    serving,
+    streams,
+    travel,
+    upkeep,
+    working,
+)
 from holdfast.cli.app import app
 
 
@@ -22,6 +35,7 @@ __all__ = [
     "main",
     "orders",
     "schedules",
+    "serving",
     "streams",
     "travel",
     "upkeep",

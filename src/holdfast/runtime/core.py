@@ -49,6 +49,8 @@ class Core:
     ) -> None:
         self.lease_ms = lease_ms
         self._clock = clock
+        self.backend = _backend(url)
+        """Which kind of database this is: postgres, sqlite or memory."""
         self.queue = check_id(queue, "queue")
         used = database or connect(
             url, _microseconds(clock), schema=check_id(schema, "schema"), statement_timeout_ms=statement_timeout_ms
@@ -63,15 +65,18 @@ class Core:
         self.audit = Audit(self.journal, payloads)
         self.owner_id = f"hf-{new_id()}"
         self._user_id: str | None = None
+        self.is_open = False
         self._known_clogs: frozenset[str] | None = None
         """The clogs that this process serves; None while that is not known."""
 
     async def open(self, *, migrate: bool = True) -> Self:
         """Connect. Unless told otherwise, bring the schema up to date first; that is safe to repeat."""
         await self._store.open(migrate=migrate)
+        self.is_open = True
         return self
 
     async def close(self) -> None:
+        self.is_open = False
         await self.journal.close()
         await self.audit.close()
         await self._store.close()
@@ -146,6 +151,12 @@ class Core:
 
     def _lease_us(self, lease_ms: int | None) -> int:
         return whole_number(self.lease_ms if lease_ms is None else lease_ms, "lease_ms", 1, LEASE_MS_MAX) * 1_000
+
+
+def _backend(url: str) -> str:
+    if url.startswith(("postgresql://", "postgres://")):
+        return "postgres"
+    return "memory" if url.removeprefix("sqlite:///") == ":memory:" else "sqlite"
 
 
 def _instant(moment: datetime) -> int:

@@ -14,6 +14,7 @@ from holdfast.store.database import Database
 from holdfast.store.types import Busy, OutcomeUnknown
 
 EVERYTHING = "*"
+NEWS_MAX = 1_000
 
 
 class Listener:
@@ -23,6 +24,7 @@ class Listener:
         self._hints = hints
         self._topics = frozenset(topics)
         self._heard = asyncio.Event()
+        self._news: set[str] = set()
         self._loop = asyncio.get_running_loop()
 
     async def wait(self, timeout: float) -> bool:
@@ -35,12 +37,29 @@ class Listener:
             self._heard.clear()
         return True
 
+    def news(self) -> frozenset[str]:
+        """What was heard of since this was asked last; `*` stands for everything."""
+        news, self._news = frozenset(self._news), set()
+        return news
+
+    def retune(self, topics: Iterable[str]) -> None:
+        """Listen for these from now on."""
+        self._topics = frozenset(topics)
+
     def close(self) -> None:
         self._hints.forget(self)
 
     def tell(self, topics: frozenset[str]) -> None:
-        if not self._topics or EVERYTHING in topics or self._topics & topics:
-            self._loop.call_soon_threadsafe(self._heard.set)
+        heard = topics if not self._topics or EVERYTHING in topics else self._topics & topics
+        if heard:
+            self._loop.call_soon_threadsafe(self._hear, heard)
+
+    def _hear(self, topics: frozenset[str]) -> None:
+        # Whoever never asks what was heard must not pay for it.
+        if len(self._news) > NEWS_MAX:
+            self._news = {EVERYTHING}
+        self._news |= topics
+        self._heard.set()
 
 
 class Hints:

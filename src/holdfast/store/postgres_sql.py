@@ -262,8 +262,11 @@ def _creates(places: _Places, *, born: bool) -> list[str]:
     )""",
         """
     owners AS (
-        INSERT INTO {s}sessions (session_id, user_id)
-        SELECT DISTINCT c.session_id, c.user_id FROM c ORDER BY c.session_id, c.user_id
+        INSERT INTO {s}sessions (session_id, user_id, created_at)
+        SELECT c.session_id, c.user_id, min(c.instant)
+        FROM c
+        GROUP BY c.session_id, c.user_id
+        ORDER BY c.session_id, c.user_id
         ON CONFLICT DO NOTHING
     )""",
         f"""

@@ -440,7 +440,7 @@ _RUN_INSERT = _insert(RUNS)
 _RUN_UPDATE = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in RUN_MOVING)} WHERE run_id = ?"
 _RESOLVE_FIXED = _resolver(tuple(RUN_FIXED), RUNS.moments)
 _RESOLVE_MOVING = _resolver(tuple(RUN_MOVING), RUNS.moments)
-_SESSION = "INSERT INTO sessions (session_id, user_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_SESSION = "INSERT INTO sessions (session_id, user_id, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _FENCED = """
     SELECT 1 FROM work
     WHERE run_id = ? AND key = ? AND claim_id = ? AND claim_token_hash = ? AND lease_until > ?
@@ -464,7 +464,7 @@ def _write_member(connection: sqlite3.Connection, member: Member, now: int, comm
     moving = _RESOLVE_MOVING(member.run, at)
     if member.created is not None:
         fixed = _RESOLVE_FIXED(member.created, at)
-        connection.execute(_SESSION, (fixed[1], fixed[2]))
+        connection.execute(_SESSION, (fixed[1], fixed[2], at))
         connection.execute(_RUN_INSERT, (*fixed, *moving))
     elif member.gone:
         connection.execute("DELETE FROM runs WHERE run_id = ?", (member.run_id,))

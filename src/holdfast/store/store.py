@@ -560,14 +560,22 @@ class Store(Generic[S]):
         topics = {member.thread for member in members}
         for member in members:
             topics |= {f"queue:{row[2]}" for row in member.changes.puts.get("work", ()) if row[12] is None}
+            if member.created is not None:
+                topics.add(f"session:{member.created[1]}")
             if OUTBOX.name in member.changes.puts:
                 topics.add(OUTBOX_TOPIC)
         self.hints.publish(topics)
 
     def _puts(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, tuple[Any, ...]]]:
         """The statements that insert these rows, each after those it refers to."""
-        session = "INSERT INTO {s}sessions (session_id, user_id) VALUES ($1, $2) ON CONFLICT (session_id) DO NOTHING"
-        puts: list[tuple[str, tuple[Any, ...]]] = [(self._sql(session), (row[1], row[2])) for row in tables[RUNS.name]]
+        session = """
+            INSERT INTO {s}sessions (session_id, user_id, created_at) VALUES ($1, $2, $3)
+            ON CONFLICT (session_id) DO NOTHING
+        """
+        created = RUNS.names.index("created_at")
+        puts: list[tuple[str, tuple[Any, ...]]] = [
+            (self._sql(session), (row[1], row[2], row[created])) for row in tables[RUNS.name]
+        ]
         for name in (RUNS.name, *(name for name in tables if name != RUNS.name)):
             columns = _columns(name)
             marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))

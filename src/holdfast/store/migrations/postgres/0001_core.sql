@@ -6,8 +6,11 @@ CREATE SEQUENCE {s}position;
 CREATE TABLE {s}sessions (
     session_id text COLLATE "C" PRIMARY KEY,
     user_id    text COLLATE "C" NOT NULL,
+    title      text,
+    created_at bigint NOT NULL DEFAULT 0,
     UNIQUE (session_id, user_id)
 );
+CREATE INDEX sessions_by_user ON {s}sessions (user_id, session_id);
 
 -- No body is kept here: input_rev and output_rev point into the journal.
 CREATE TABLE {s}runs (
@@ -333,6 +336,7 @@ CREATE INDEX outbox_settled ON {s}outbox (settled_at, outbox_id) WHERE settled_a
 -- Ended rows that go by themselves, since no run takes them along.
 CREATE INDEX outbox_alone ON {s}outbox (settled_at, outbox_id) WHERE run_id IS NULL AND settled_at IS NOT NULL;
 CREATE INDEX outbox_by_run ON {s}outbox (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX outbox_by_user ON {s}outbox (user_id, created_at, outbox_id);
 CREATE INDEX outbox_requeued ON {s}outbox (requeued_from) WHERE requeued_from IS NOT NULL;
 -- Dead letters whose runs have not heard of them.
 CREATE INDEX outbox_untold ON {s}outbox (settled_at) WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL;
@@ -464,6 +468,25 @@ CREATE TABLE {s}schedules (
     CHECK ((cron IS NULL) <> (at IS NULL))
 );
 CREATE INDEX schedules_due ON {s}schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Answers to requests that carried a key, so that a request sent twice is answered once. No index of the journal: a row
+-- is what its caller was told. status is null while the first request is on its way; holder says whose it is; nonce
+-- makes the ids and keys of whatever it commits.
+CREATE TABLE {s}kept_answers (
+    user_id     text COLLATE "C" NOT NULL,
+    route       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    fingerprint text NOT NULL,
+    nonce       text NOT NULL,
+    holder      text NOT NULL,
+    held_at     bigint NOT NULL,
+    created_at  bigint NOT NULL,
+    status      integer,
+    headers     text,
+    body        bytea,
+    PRIMARY KEY (user_id, route, key)
+);
+CREATE INDEX kept_answers_by_age ON {s}kept_answers (created_at);
 
 CREATE TABLE {s}checkpoints (
     thread text COLLATE "C" PRIMARY KEY,

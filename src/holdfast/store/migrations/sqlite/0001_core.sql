@@ -2,8 +2,11 @@
 CREATE TABLE sessions (
     session_id text PRIMARY KEY,
     user_id    text NOT NULL,
+    title      text,
+    created_at integer NOT NULL DEFAULT 0,
     UNIQUE (session_id, user_id)
 ) STRICT;
+CREATE INDEX sessions_by_user ON sessions (user_id, session_id);
 
 -- No body is kept here: input_rev and output_rev point into the journal.
 CREATE TABLE runs (
@@ -311,6 +314,7 @@ CREATE INDEX outbox_settled ON outbox (settled_at, outbox_id) WHERE settled_at I
 -- Ended rows that go by themselves, since no run takes them along.
 CREATE INDEX outbox_alone ON outbox (settled_at, outbox_id) WHERE run_id IS NULL AND settled_at IS NOT NULL;
 CREATE INDEX outbox_by_run ON outbox (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX outbox_by_user ON outbox (user_id, created_at, outbox_id);
 CREATE INDEX outbox_requeued ON outbox (requeued_from) WHERE requeued_from IS NOT NULL;
 -- Dead letters whose runs have not heard of them.
 CREATE INDEX outbox_untold ON outbox (settled_at) WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL;
@@ -440,6 +444,25 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (at IS NULL))
 ) STRICT;
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Answers to requests that carried a key, so that a request sent twice is answered once. No index of the journal: a row
+-- is what its caller was told. status is null while the first request is on its way; holder says whose it is; nonce
+-- makes the ids and keys of whatever it commits.
+CREATE TABLE kept_answers (
+    user_id     text NOT NULL,
+    route       text NOT NULL,
+    key         text NOT NULL,
+    fingerprint text NOT NULL,
+    nonce       text NOT NULL,
+    holder      text NOT NULL,
+    held_at     integer NOT NULL,
+    created_at  integer NOT NULL,
+    status      integer,
+    headers     text,
+    body        blob,
+    PRIMARY KEY (user_id, route, key)
+) STRICT;
+CREATE INDEX kept_answers_by_age ON kept_answers (created_at);
 
 CREATE TABLE checkpoints (
     thread text PRIMARY KEY,

@@ -1,0 +1,76 @@
+"""Commands that serve: `serve` in the role of an API, a worker or both, and `dev` with everything in one process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.app import Desk, command
+from holdfast.cli.demonstration import register_demonstration
+from holdfast.cli.working import App, Queues, load
+from holdfast.errors import InvalidValue
+from holdfast.facade import Holdfast
+from holdfast.store.doctor import check_reachable
+
+PORT = 8787
+Host = Annotated[str, typer.Option(help="Where to listen; other machines need HOLDFAST_AUTH=token or oidc.")]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="0 for a free one.")]
+Concurrency = Annotated[int, typer.Option(help="How many ticks at once.")]
+DrainS = Annotated[float, typer.Option(help="How long ticks may take to end after SIGTERM.")]
+
+
+@command()
+async def serve(
+    desk: Desk,
+    *,
+    app: App = None,
+    role: Annotated[str | None, typer.Option(help="api, worker or all; otherwise HOLDFAST_ROLE.")] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    queues: Queues = None,
+    concurrency: Concurrency = 64,
+    drain_s: DrainS = 30.0,
+) -> None:
+    """Serve the API, work on runs, or both, until SIGTERM or Ctrl-C; the second one ends it at once."""
+    chosen = role or os.environ.get("HOLDFAST_ROLE") or "all"
+    told = {"host": host, "port": port, "queues": queues, "concurrency": concurrency, "drain_s": drain_s}
+    await _serve(desk, app, as_json=not sys.stderr.isatty(), role=chosen, **told)
+
+
+@command()
+async def dev(
+    desk: Desk,
+    *,
+    app: App = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    concurrency: Concurrency = 64,
+    drain_s: DrainS = 5.0,
+) -> None:
+    """Everything in one process: API, worker and a page at `/`, with a demonstration unless you bring your own."""
+    told = {"host": host, "port": port, "concurrency": concurrency, "drain_s": drain_s}
+    await _serve(desk, app, as_json=False, role="all", **told)
+
+
+async def _serve(desk: Desk, app: str | None, *, as_json: bool, **told: Any) -> None:
+    try:
+        # The server is an extra, and no other command should wait for its framework.
+        from holdfast.http import logs, serving  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        text = f"serving needs more: pip install 'holdfast[server]' ({error})"
+        raise InvalidValue(text, code="extra_missing") from error
+    logs.write_logs(as_json=as_json)
+    await serving.serve(await _runtime(desk, app), **told)
+
+
+async def _runtime(desk: Desk, app: str | None) -> Holdfast:
+    """The program's own runtime, or one with the demonstration on the database of the desk."""
+    if app is not None or os.environ.get("HOLDFAST_APP"):
+        return load(app)
+    await check_reachable(desk.url)
+    hf = desk.holdfast()
+    register_demonstration(hf)
+    return hf
