@@ -24,7 +24,7 @@ $(READY): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[postgres,server,dev]'
 	@touch $@
 
-$(SYSTEM): tools/system.py | $(READY)
+$(SYSTEM): tools/system.py tests/http_oauth/provider/package-lock.json | $(READY)
 	@$(BIN)/python -m tools.system
 	@touch $@
 
@@ -63,5 +63,5 @@ diagram: $(READY) ## regenerate docs/run-states.md
 	@$(BIN)/python -m tools.diagram
 
 clean: ## remove what the words above made
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
+	@rm -rf .venv tests/http_oauth/provider/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

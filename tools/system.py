@@ -12,9 +12,18 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
-PROGRAMS = {"strace": "strace", "pgbouncer": "pgbouncer", "nginx": "nginx-light", "haproxy": "haproxy"}
+PROGRAMS = {
+    "strace": "strace",
+    "pgbouncer": "pgbouncer",
+    "nginx": "nginx-light",
+    "haproxy": "haproxy",
+    "npm": "npm",
+}
 """Program → Debian package."""
+PROVIDER = Path(__file__).parents[1] / "tests/http_oauth/provider"
+"""The OpenID provider that tests talk to, and the lock file with its packages."""
 
 
 def missing() -> list[str]:
@@ -30,16 +39,25 @@ def install(packages: list[str]) -> None:
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
+def install_provider() -> None:
+    """The packages of the lock file, unless they are there."""
+    wanted, found = PROVIDER / "package-lock.json", PROVIDER / "node_modules/.package-lock.json"
+    is_there = found.exists() and found.stat().st_mtime >= wanted.stat().st_mtime
+    if shutil.which("npm") and not is_there:
+        print("installing the test provider's packages")
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--silent"]
+        subprocess.run(command, check=True, cwd=PROVIDER, stdout=subprocess.DEVNULL)
+
+
 def main() -> int:
     wanted = missing()
-    if not wanted:
-        return 0
-    if os.geteuid() == 0 and shutil.which("apt-get"):
+    if wanted and os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"installing {', '.join(wanted)}")
         install(wanted)
         wanted = missing()
+    install_provider()
     if wanted:
-        print(f"some crash tests need {', '.join(wanted)}: install them, for example with apt install", file=sys.stderr)
+        print(f"some tests need {', '.join(wanted)}: install them, for example with apt install", file=sys.stderr)
     return 1 if wanted and os.environ.get("CI") else 0
 
 

@@ -14,6 +14,12 @@
     ├── StorageError     a scoped-storage call broke its rules
     ├── DeliveryFailed   a sink could not deliver; it is tried again
     ├── DeadLetter       a sink will never be able to deliver; it is not tried again
+    ├── AddressRefused   a request to a place that must not be reached
+    ├── SealError        a secret cannot be sealed or opened
+    ├── Misconfigured    the environment does not say what is needed, or says what must not be
+    ├── HandshakeRefused an authorization that did not end as it began
+    ├── ProviderError    an OAuth provider is away, or refused us
+    │   └── ReauthRequired
     └── DatabaseError    the database is away, refuses us, or is not fit for use
 
 Expected answers are return values; these are for broken assumptions. Driver errors never leave `store/`.
@@ -128,6 +134,42 @@ class DeadLetter(HoldfastError):
     """Raised by a sink: this can never be delivered. The row is dead until somebody requeues it."""
 
     code = "dead_letter"
+
+
+class AddressRefused(HoldfastError):
+    """The place is not public and was not allowed by name. Nothing was sent."""
+
+    code = "address_refused"
+
+
+class SealError(HoldfastError):
+    """A secret cannot be sealed or opened. It is never kept, nor answered, in clear instead."""
+
+    code = "seal_broken"
+
+
+class Misconfigured(HoldfastError):
+    """The environment lacks a setting, or has one that must not be. The text names it."""
+
+    code = "misconfigured"
+
+
+class HandshakeRefused(HoldfastError):
+    """An authorization came back that nobody here began, or that was used, or too late. Start again."""
+
+    code = "invalid_state"
+
+
+class ProviderError(HoldfastError):
+    """The provider did not do what was asked. Nothing was changed here."""
+
+    code = "provider_error"
+
+
+class ReauthRequired(ProviderError):
+    """The provider no longer honours what it granted. Only the user can grant it anew."""
+
+    code = "reauth_required"
 
 
 class DatabaseError(HoldfastError):

@@ -9,6 +9,8 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import msgspec
 
 from holdfast import ambient
+from holdfast.credentials import ApiKeys, BrowserSessions, Credentials, Grants, Handshakes, Office, Settings, Vault
+from holdfast.credentials.handshakes import Purpose
 from holdfast.errors import Conflict, InvalidValue
 from holdfast.executor import Executor, TickResult
 from holdfast.flow import Flow, Flows
@@ -60,10 +62,14 @@ class Holdfast(Upkeep):
         self._workflows: dict[str, Workflows] = {}
         self._pulse = Pulse(self._store.beside)
         self.outbox = Outbox(self.journal, call)
+        vault = Vault(self._store, self.redaction)
+        self.office = Office(vault, Grants(self._store, vault))
+        """Where secrets are kept: the vault and the providers."""
         self.sync = Blocking(self)
 
     async def close(self) -> None:
         await self._pulse.close()
+        await self.office.renewing.close()
         await super().close()
 
     def as_user(self, user_id: str) -> Self:
@@ -80,6 +86,30 @@ class Holdfast(Upkeep):
     def sessions(self) -> Sessions:
         """What groups runs: listed, created, read as a conversation, cancelled."""
         return Sessions(self)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What OAuth providers have granted to users, and access tokens that work."""
+        return Credentials(self.office, self._user_id)
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        """The keys that programs call the API with."""
+        return ApiKeys(self._store, self._user_id)
+
+    @property
+    def settings(self) -> Settings:
+        """Which provider and model a user has chosen, and their keys for them."""
+        return Settings(self._store, self.office.vault, self._user_id)
+
+    @property
+    def browser_sessions(self) -> BrowserSessions:
+        """Who has logged in with which browser."""
+        return BrowserSessions(self._store)
+
+    def handshakes(self, purpose: Purpose) -> Handshakes:
+        """Authorizations at OAuth providers, from their beginning to their end."""
+        return Handshakes(self._store, self.office, purpose)
 
     def register(self, *clogs: Clog | Workflow) -> None:
         """Make clogs and workflows known here. Runs of clogs that no process knows wait until one does."""

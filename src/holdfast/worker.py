@@ -30,6 +30,8 @@ SWEEP_S = 5.0
 WINDOW_S = 0.1
 NEWS_S = 1.0
 GIVE_UP_S = 5.0
+CROWD_FIRST_S = 0.002
+CROWD_DOUBLINGS = 6
 CLAIM_MAX = 100
 SUSPECT_AT = 4
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -74,6 +76,8 @@ class RunWorker:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = False
+        self._is_hinted = False
+        self._in_vain = 0
         self._suspect: str | None = None
         self._aside: set[str] = set()
         self.ticks = 0
@@ -125,9 +129,12 @@ class RunWorker:
             free = self._free
             # One by one, while a run may be next that should be tried alone.
             limit = 1 if self._aside and self._suspect is None else CLAIM_MAX
+            hinted, self._is_hinted = self._is_hinted, False
             taken = await self._take(min(free, limit)) if free else []
             if taken:
-                idle_s = IDLE_FIRST_S
+                idle_s, self._in_vain = IDLE_FIRST_S, 0
+            elif hinted and free:
+                self._in_vain = min(self._in_vain + 1, CROWD_DOUBLINGS)
             if free and len(taken) == min(free, limit):
                 continue
             # Full: the next free slot wakes us. Idle: a hint, a timer of our own, or the next look.
@@ -236,6 +243,10 @@ class RunWorker:
     async def _hear(self, listener: _Listener) -> None:
         while not self._stopping.is_set():
             if await listener.wait(IDLE_MAX_S * 60):
+                if self._in_vain:
+                    # Others were faster the last times. A fleet that runs for every piece of news would do little else.
+                    await asyncio.sleep(ambient.jitter(CROWD_FIRST_S * 2**self._in_vain))
+                self._is_hinted = True
                 self._wake.set()
 
     async def _sweep_for_ever(self, news: _Listener) -> None:

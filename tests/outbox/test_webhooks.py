@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import DeadLetter, DeliveryFailed, Holdfast, InvalidValue
+from holdfast.outbound import Gate
 from holdfast.outbox import Webhook, verify_signature
-from holdfast.outbox.addresses import Gate
 from holdfast.outbox.webhooks import ANSWER_MAX, sign
 from tests.outbox.post import only, row
 from tests.outbox.receivers import HERE, SECRET, Receiver, reply

@@ -70,11 +70,11 @@ class Desk:
 Command = Callable[..., Coroutine[Any, Any, int | None]]
 
 
-def command(name: str | None = None) -> Callable[[Command], Command]:
+def command(name: str | None = None, *, at: typer.Typer = app) -> Callable[[Command], Command]:
     """A command at a desk: `async def words(desk, …)`, which answers an exit code, or None for 0."""
 
     def register(work: Command) -> Command:
-        _add(name, work, lambda desk, given: work(desk, **given))
+        _add(name, work, lambda desk, given: work(desk, **given), at)
         return work
 
     return register

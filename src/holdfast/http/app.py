@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
+from holdfast.credentials import Site
 from holdfast.errors import HoldfastError
 from holdfast.facade import Holdfast
 from holdfast.http import problems
@@ -18,12 +19,15 @@ from holdfast.http.callers import Authenticate, caller_of
 from holdfast.http.edge import Edge
 from holdfast.http.health import health_routes
 from holdfast.http.limits import Limits
+from holdfast.http.login import browser_user, login_routes
+from holdfast.http.oauth import oauth_routes
 from holdfast.http.page import page_routes
 from holdfast.http.problems import Problem
 from holdfast.http.records import record_routes
 from holdfast.http.runs import run_routes
 from holdfast.http.service import Service, setting
 from holdfast.http.sessions import session_routes
+from holdfast.http.settings import settings_routes
 from holdfast.http.streams import stream_routes
 
 
@@ -36,14 +40,17 @@ def create_app(
     limits: Limits | None = None,
     hosts: Sequence[str] | None = None,
     origins: Sequence[str] = (),
+    site: Site | None = None,
 ) -> FastAPI:
     """The API of a runtime as an ASGI app, to serve or to mount.
 
     Whoever mounts it may enter `app.state.holdfast.lifespan()`; otherwise the runtime is opened by the first request.
-    `authenticate(request)` answers a user id or None; without it `auth` (`HOLDFAST_AUTH`) is none or token. The
-    role `worker` answers for its health and nothing else.
+    `authenticate(request)` answers a user id or None; without it `auth` (`HOLDFAST_AUTH`) is none, token or oidc. The
+    role `worker` answers for its health and nothing else. `site` is where browsers find us (`HOLDFAST_PUBLIC_URL`).
     """
-    caller = caller_of(hf, auth or setting("AUTH", "none"), authenticate)
+    mode = auth or setting("AUTH", "none")
+    place = None if role == "worker" else site or hf.office.site()
+    caller = caller_of(hf, mode, authenticate, logged_in=lambda request: browser_user(request, hf, place))
     service = Service(hf, caller, role=role, limits=limits or Limits())
 
     @asynccontextmanager
@@ -57,6 +64,10 @@ def create_app(
     if role != "worker":
         for routes in (run_routes, stream_routes, session_routes, record_routes, page_routes):
             app.include_router(routes(service))
+        app.include_router(settings_routes(hf, service.user))
+        app.include_router(oauth_routes(hf, service.user, site=place))
+        if mode == "oidc" and authenticate is None:
+            app.include_router(login_routes(hf, site=place))
     app.add_exception_handler(HoldfastError, problems.of_error)
     app.add_exception_handler(HTTPException, problems.of_http)
     app.add_exception_handler(RequestValidationError, problems.of_validation)

@@ -17,12 +17,19 @@ Caller = Callable[[Request], Awaitable[str]]
 Authenticate = Callable[[Request], Any]
 """The host's own: answers a user id, or None for nobody; may be async."""
 
+LoggedIn = Callable[[Request], Awaitable[str | None]]
+
 LOCAL = "local"
-MODES = ("none", "token")
+MODES = ("none", "token", "oidc")
 
 
-def caller_of(hf: Holdfast, auth: str, authenticate: Authenticate | None = None) -> Caller:
-    """How this app finds out who asks. The host's own way, where there is one, goes before every mode."""
+def caller_of(
+    hf: Holdfast, auth: str, authenticate: Authenticate | None = None, *, logged_in: LoggedIn | None = None
+) -> Caller:
+    """How this app finds out who asks. The host's own way, where there is one, goes before every mode.
+
+    `logged_in` says who has logged in with a browser; in mode `oidc` that counts, and so does an API key.
+    """
     if authenticate is not None:
         return _host(authenticate)
     match auth:
@@ -30,6 +37,8 @@ def caller_of(hf: Holdfast, auth: str, authenticate: Authenticate | None = None)
             return _anyone
         case "token":
             return _holder(hf)
+        case "oidc" if logged_in is not None:
+            return _person(logged_in, _holder(hf))
         case _:
             raise InvalidValue(f"auth is {auth!r}; use one of {', '.join(MODES)}, or pass authenticate=")
 
@@ -53,14 +62,25 @@ def _holder(hf: Holdfast) -> Caller:
     """Whoever shows an API key, as `Authorization: Bearer …` or `X-API-Key`."""
 
     async def ask(request: Request) -> str:
-        keys: Any = getattr(hf, "api_keys", None)
-        if keys is None:
-            raise Unauthorized("this server keeps no API keys; create one with `holdfast keys create`")
         text = _shown_key(request)
-        found = None if text is None else await keys.verify(text)
+        found = None if text is None else await hf.api_keys.verify(text)
         if found is None:
             raise Unauthorized("this needs an API key that is valid: Authorization: Bearer <key>")
         return check_id(found.user_id, "user_id")
+
+    return ask
+
+
+def _person(logged_in: LoggedIn, holder: Caller) -> Caller:
+    """Whoever has logged in with this browser; programs show a key instead."""
+
+    async def ask(request: Request) -> str:
+        if _shown_key(request) is not None:
+            return await holder(request)
+        user_id = await logged_in(request)
+        if user_id is None:
+            raise Unauthorized("nobody has logged in with this browser; open /api/login, or show an API key")
+        return user_id
 
     return ask
 

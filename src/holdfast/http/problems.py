@@ -20,11 +20,27 @@ log = logger("holdfast.http")
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER_S = 2
-_BY_CODE = {"key_reused": 422, "write_rejected": 500, "too_large": 413, "forbidden": 403}
+_BY_CODE = {
+    "key_reused": 422,
+    "write_rejected": 500,
+    "too_large": 413,
+    "forbidden": 403,
+    "version_changed": 412,
+    "unknown_provider": 404,
+    "extra_missing": 503,
+    # Asking again does not help: this host was never given a key.
+    "encryption_key_missing": 409,
+}
 _BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
     (errors.NotFound, 404),
     (errors.Gone, 410),
     (errors.Unauthorized, 401),
+    (errors.HandshakeRefused, 400),
+    (errors.ReauthRequired, 409),
+    (errors.ProviderError, 502),
+    (errors.AddressRefused, 502),
+    (errors.SealError, 503),
+    (errors.Misconfigured, 503),
     (errors.InvalidValue, 422),
     (errors.Conflict, 409),
     (errors.LeaseLost, 409),

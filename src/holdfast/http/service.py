@@ -92,6 +92,8 @@ class Service:
     async def lifespan(self) -> AsyncIterator[None]:
         """For hosts: what the app would do around its life if nobody mounted it."""
         await self.open()
+        # A secret that nobody here can open is found now, not by the first who needs it.
+        await self.hf.credentials.check()
         try:
             yield
         finally:

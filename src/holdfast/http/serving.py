@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Sequence
 
+from holdfast.credentials import Site
 from holdfast.errors import InvalidValue
 from holdfast.facade import Holdfast
 from holdfast.http.app import create_app
@@ -36,7 +37,9 @@ async def serve(
     auth = os.environ.get("HOLDFAST_AUTH") or "none"
     check_bind(host, auth)
     _allow_connections()
-    app = create_app(hf, auth=auth, role=role, limits=_limits(auth), hosts=_hosts(auth, host))
+    hf.office.check_key()
+    site = None if role == "worker" else _site(hf, host, port)
+    app = create_app(hf, auth=auth, role=role, limits=_limits(auth), hosts=_hosts(auth, host), site=site)
     async with app.state.holdfast.lifespan():
         worker = None if role == "api" else hf.worker(queues or None, concurrency, None, drain_s)
         server = Server(app, host=host, port=port, on_drain=worker.stop if worker else None)
@@ -87,6 +90,11 @@ async def _announce(server: Server, role: str) -> None:
     host, port = server.address
     shown = f"[{host}]" if ":" in host else host
     print(f"holdfast serves {role} at http://{shown}:{port}", file=sys.stderr, flush=True)
+
+
+def _site(hf: Holdfast, host: str, port: int) -> Site | None:
+    """Where browsers find us when nobody says so: here, if we listen to this machine at a port that we know."""
+    return hf.office.site(url=f"http://127.0.0.1:{port}") if port and is_loopback(host) else None
 
 
 def _hosts(auth: str, host: str) -> list[str] | None:

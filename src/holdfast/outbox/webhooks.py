@@ -21,8 +21,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast import ambient
-from holdfast.errors import DeadLetter, DeliveryFailed, InvalidValue
-from holdfast.outbox.addresses import Gate, Place
+from holdfast.errors import AddressRefused, DeadLetter, DeliveryFailed, InvalidValue
+from holdfast.outbound import Gate, Place
 from holdfast.protocol.values import canonical
 
 TIMEOUT_S = 30.0
@@ -68,9 +68,7 @@ class Webhook:
     def __call__(self, payload: Any, *, idempotency_key: str, outbox_id: str) -> str:
         """Post; answer the status. Blocks, so the outbox calls it in a thread."""
         body = canonical(payload).encode()
-        place = self._gate.resolve(self._host, self._port)
-        if not self._secure and not self._gate.is_allowed(place.address):
-            raise DeadLetter(f"plain http goes only to networks that were allowed; use https for {self._host}")
+        place = self._place()
         headers = {
             **self._headers,
             "Host": self._netloc,
@@ -91,6 +89,15 @@ class Webhook:
             raise DeliveryFailed(f"{self._host} does not speak HTTP: {type(error).__name__}") from error
         finally:
             connection.close()
+
+    def _place(self) -> Place:
+        try:
+            place = self._gate.resolve(self._host, self._port)
+            if not self._secure:
+                self._gate.check_plain(self._host, place)
+        except AddressRefused as error:
+            raise DeadLetter(str(error)) from error
+        return place
 
     def _judged(self, answer: http.client.HTTPResponse, body: bytes) -> str:
         status = answer.status

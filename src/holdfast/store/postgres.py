@@ -149,7 +149,7 @@ class Postgres:
 
     async def change(self, change: Change, *params: Any) -> list[Row]:
         text = _stamped(change.postgres, self.prefix, len(params) + 1)
-        arguments = (*params, self._given_now())
+        arguments = (*params, self._given_now()) if "{now}" in change.postgres else params
         return await self._opened().outbox.run(
             lambda connection: _rows(connection, text, arguments), lost=OutcomeUnknown
         )

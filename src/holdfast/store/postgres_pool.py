@@ -36,14 +36,15 @@ SESSION = """
 nothing is cached that could grow old."""
 
 BY_KEY = f"""{SESSION}
-    SET plan_cache_mode = auto;
+    SET plan_cache_mode = force_generic_plan;
     SET enable_seqscan = off;
     SET enable_bitmapscan = off;
     SET enable_hashjoin = off;
     SET enable_mergejoin = off;
 """
 """For sessions whose every statement finds its rows by their keys. Their plans are kept, because making them costs as
-much as running them; one that was made while the tables were small must not read them from end to end later."""
+much as running them (left to itself, the server never thinks so); one that was made while the tables were small must
+not read them from end to end later."""
 
 
 class Address(NamedTuple):

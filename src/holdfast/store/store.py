@@ -36,6 +36,7 @@ from holdfast.store.types import (
     Addition,
     Beat,
     Beaten,
+    Change,
     Claimed,
     ClaimRequest,
     Committed,
@@ -513,6 +514,21 @@ class Store(Generic[S]):
         """Write with portable texts, in one transaction. For tools that repair or damage on purpose."""
         texts = [(self._sql(sql), params) for sql, params in statements]
         await self._again(lambda: self._database.execute(texts))
+
+    async def change(self, text: str, *params: Any) -> list[Row]:
+        """Write with a portable text that answers rows (`{now}` is the commit's instant).
+
+        After a lost answer it is asked again: whoever must know what became of the first time puts that into the text.
+        """
+        change = Change((text,), text)
+        patience = Patience()
+        while True:
+            try:
+                return await patiently(lambda: self._database.change(change, *params))
+            except OutcomeUnknown as error:
+                await patience.pause(error)
+            except Rejected as error:
+                raise DatabaseError(f"the database refused this write: {error}", code="write_rejected") from error
 
     async def threads(self) -> list[str]:
         """Every thread that is no run's, whether its head, its entries or both are there."""

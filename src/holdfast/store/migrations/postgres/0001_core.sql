@@ -619,3 +619,71 @@ LEFT JOIN LATERAL (
 ORDER BY a.place;
 END
 $$;
+
+-- What is kept for the API. No index of the journal: these rows are what people and providers put there. Secrets are
+-- sealed with the host's key (v1.<key id>.<text>); what only has to be recognised again is kept as a hash.
+CREATE TABLE {s}credentials (
+    user_id       text COLLATE "C" NOT NULL,
+    provider      text COLLATE "C" NOT NULL,
+    status        text NOT NULL CHECK (status IN ('connected', 'reauth_required')),
+    access_token  text NOT NULL CHECK (substr(access_token, 1, 3) = 'v1.'),
+    refresh_token text CHECK (substr(refresh_token, 1, 3) = 'v1.'),
+    scope         text NOT NULL,
+    account_id    text,
+    expires_at    bigint,
+    version       bigint NOT NULL,
+    -- Who asks the provider for new tokens, and until when nobody else does.
+    owner_id      text,
+    lease_until   bigint,
+    created_at    bigint NOT NULL,
+    updated_at    bigint NOT NULL,
+    PRIMARY KEY (user_id, provider)
+);
+
+-- Authorizations that were begun. A row is taken out by whoever ends it, so it ends once.
+CREATE TABLE {s}oauth_states (
+    state_hash    text COLLATE "C" PRIMARY KEY,
+    purpose       text NOT NULL CHECK (purpose IN ('connect', 'login')),
+    user_id       text COLLATE "C" NOT NULL,
+    provider      text NOT NULL,
+    browser_hash  text NOT NULL,
+    code_verifier text NOT NULL CHECK (substr(code_verifier, 1, 3) = 'v1.'),
+    nonce         text NOT NULL,
+    redirect_uri  text NOT NULL,
+    return_to     text,
+    expires_at    bigint NOT NULL
+);
+CREATE INDEX oauth_states_by_time ON {s}oauth_states (expires_at);
+
+CREATE TABLE {s}api_keys (
+    key_id       text COLLATE "C" PRIMARY KEY,
+    user_id      text COLLATE "C" NOT NULL,
+    secret_hash  text NOT NULL,
+    scopes       text NOT NULL,
+    created_at   bigint NOT NULL,
+    expires_at   bigint,
+    last_used_at bigint,
+    revoked_at   bigint
+);
+CREATE INDEX api_keys_by_user ON {s}api_keys (user_id, key_id);
+
+CREATE TABLE {s}settings (
+    user_id           text COLLATE "C" PRIMARY KEY,
+    provider          text,
+    model             text,
+    reasoning         text,
+    openai_api_key    text CHECK (substr(openai_api_key, 1, 3) = 'v1.'),
+    anthropic_api_key text CHECK (substr(anthropic_api_key, 1, 3) = 'v1.'),
+    version           bigint NOT NULL,
+    updated_at        bigint NOT NULL
+);
+
+CREATE TABLE {s}browser_sessions (
+    session_hash text COLLATE "C" PRIMARY KEY,
+    user_id      text COLLATE "C" NOT NULL,
+    created_at   bigint NOT NULL,
+    seen_at      bigint NOT NULL,
+    expires_at   bigint NOT NULL
+);
+CREATE INDEX browser_sessions_by_user ON {s}browser_sessions (user_id);
+CREATE INDEX browser_sessions_by_time ON {s}browser_sessions (expires_at);

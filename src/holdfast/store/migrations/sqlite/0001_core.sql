@@ -470,3 +470,71 @@ CREATE TABLE checkpoints (
     state  text NOT NULL,
     digest blob NOT NULL
 ) STRICT;
+
+-- What is kept for the API. No index of the journal: these rows are what people and providers put there. Secrets are
+-- sealed with the host's key (v1.<key id>.<text>); what only has to be recognised again is kept as a hash.
+CREATE TABLE credentials (
+    user_id       text NOT NULL,
+    provider      text NOT NULL,
+    status        text NOT NULL CHECK (status IN ('connected', 'reauth_required')),
+    access_token  text NOT NULL CHECK (substr(access_token, 1, 3) = 'v1.'),
+    refresh_token text CHECK (substr(refresh_token, 1, 3) = 'v1.'),
+    scope         text NOT NULL,
+    account_id    text,
+    expires_at    integer,
+    version       integer NOT NULL,
+    -- Who asks the provider for new tokens, and until when nobody else does.
+    owner_id      text,
+    lease_until   integer,
+    created_at    integer NOT NULL,
+    updated_at    integer NOT NULL,
+    PRIMARY KEY (user_id, provider)
+) STRICT;
+
+-- Authorizations that were begun. A row is taken out by whoever ends it, so it ends once.
+CREATE TABLE oauth_states (
+    state_hash    text PRIMARY KEY,
+    purpose       text NOT NULL CHECK (purpose IN ('connect', 'login')),
+    user_id       text NOT NULL,
+    provider      text NOT NULL,
+    browser_hash  text NOT NULL,
+    code_verifier text NOT NULL CHECK (substr(code_verifier, 1, 3) = 'v1.'),
+    nonce         text NOT NULL,
+    redirect_uri  text NOT NULL,
+    return_to     text,
+    expires_at    integer NOT NULL
+) STRICT;
+CREATE INDEX oauth_states_by_time ON oauth_states (expires_at);
+
+CREATE TABLE api_keys (
+    key_id       text PRIMARY KEY,
+    user_id      text NOT NULL,
+    secret_hash  text NOT NULL,
+    scopes       text NOT NULL,
+    created_at   integer NOT NULL,
+    expires_at   integer,
+    last_used_at integer,
+    revoked_at   integer
+) STRICT;
+CREATE INDEX api_keys_by_user ON api_keys (user_id, key_id);
+
+CREATE TABLE settings (
+    user_id           text PRIMARY KEY,
+    provider          text,
+    model             text,
+    reasoning         text,
+    openai_api_key    text CHECK (substr(openai_api_key, 1, 3) = 'v1.'),
+    anthropic_api_key text CHECK (substr(anthropic_api_key, 1, 3) = 'v1.'),
+    version           integer NOT NULL,
+    updated_at        integer NOT NULL
+) STRICT;
+
+CREATE TABLE browser_sessions (
+    session_hash text PRIMARY KEY,
+    user_id      text NOT NULL,
+    created_at   integer NOT NULL,
+    seen_at      integer NOT NULL,
+    expires_at   integer NOT NULL
+) STRICT;
+CREATE INDEX browser_sessions_by_user ON browser_sessions (user_id);
+CREATE INDEX browser_sessions_by_time ON browser_sessions (expires_at);

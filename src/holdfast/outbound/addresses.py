@@ -1,4 +1,4 @@
-"""Which addresses a webhook may reach. A name is resolved once, judged, and the address that was judged is used."""
+"""Which addresses may be reached. A name is resolved once, judged, and the address that was judged is used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
-from holdfast.errors import DeadLetter, InvalidValue
+from holdfast.errors import AddressRefused, InvalidValue
 
 Address = IPv4Address | IPv6Address
 _NAT64 = IPv6Network("64:ff9b::/96")
@@ -36,9 +36,16 @@ class Gate:
         for *_, there in found:
             address = ip_address(str(there[0]).partition("%")[0])
             if not self.is_open(address):
-                raise DeadLetter(f"{host} means {address}, which is no public address; allow its network to reach it")
+                raise AddressRefused(
+                    f"{host} means {address}, which is no public address; allow its network to reach it"
+                )
         family, *_, there = found[0]
         return Place(family, str(there[0]), port)
+
+    def check_plain(self, host: str, place: Place) -> None:
+        """Refuse to speak without encryption to a place that was not allowed by name."""
+        if not self.is_allowed(place.address):
+            raise AddressRefused(f"plain http goes only to networks that were allowed; use https for {host}")
 
     def is_allowed(self, address: str) -> bool:
         """Was this address allowed by name?"""
