@@ -8,10 +8,10 @@ SYSTEM := .venv/.system
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run first test check format bench crash clauses diagram clean
+.PHONY: help run first test check format bench bench-costs bench-smoke crash clauses diagram clean
 
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -50,8 +50,14 @@ format: $(READY) ## repair what ruff can repair
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: $(READY) ## measure, printed as ratios
-	@$(BIN)/python -m benchmarks.group_commit $(ARGS)
+bench: $(READY) ## measure against the field, into docs/benchmarks; about ten minutes
+	@$(BIN)/python -m benchmarks --page docs/benchmarks $(ARGS)
+
+bench-costs: $(READY) ## what a unit costs as things grow, into docs/benchmarks; about ten minutes
+	@$(BIN)/python -m benchmarks.costs --page docs/benchmarks $(ARGS)
+
+bench-smoke: $(READY) ## that the benchmarks work: tiny sizes, no network
+	@$(BIN)/python -m benchmarks --size smoke --peers holdfast,raw $(ARGS)
 
 crash: $(SYSTEM) ## the longer fault suites
 	@$(BIN)/pytest -m slow $(ARGS)
@@ -63,5 +69,5 @@ diagram: $(READY) ## regenerate docs/run-states.md
 	@$(BIN)/python -m tools.diagram
 
 clean: ## remove what the words above made
-	@rm -rf .venv tests/http_oauth/provider/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
+	@rm -rf .venv .bench tests/http_oauth/provider/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """Grouped against ungrouped commits, on SQLite and on Postgres, all sides in one run.
 
-    make bench                         # a table of ratios
-    make bench ARGS="--writers 64 --seconds 3"
+    python -m benchmarks.group_commit                         # a table of ratios
+    python -m benchmarks.group_commit --writers 64 --seconds 3
 
 Absolute rates on a shared machine mean little; the ratio between two sides measured side by side does.
 """

@@ -1,0 +1,1 @@
+"""What one unit of work costs as history, runs and fleets grow."""

@@ -1,0 +1,130 @@
+"""What we want to be true of a table of results, one line each, with what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.sides import HOLDFAST, SIDES
+
+Medians = Mapping[tuple[str, str], Mapping[str, float]]
+"""(scenario, side) → the median of each value."""
+
+
+class Ratio(NamedTuple):
+    """Holdfast's rate is at least this many times another side's."""
+
+    scenario: str
+    side: str
+    least: float
+
+    def __str__(self) -> str:
+        return f"{self.scenario}: at least {self.least:g} of {SIDES[self.side].title}"
+
+    def seen(self, medians: Medians) -> float | None:
+        ours = medians.get((self.scenario, HOLDFAST.name), {}).get("rate")
+        theirs = medians.get((self.scenario, self.side), {}).get("rate")
+        return None if ours is None or not theirs else ours / theirs
+
+    def is_met(self, seen: float) -> bool:
+        return seen >= self.least
+
+
+class Floor(NamedTuple):
+    """A value of ours is at least this."""
+
+    scenario: str
+    value: str
+    least: float
+
+    def __str__(self) -> str:
+        return f"{self.scenario}: {self.value} at least {self.least:,g}"
+
+    def seen(self, medians: Medians) -> float | None:
+        return medians.get((self.scenario, HOLDFAST.name), {}).get(self.value)
+
+    def is_met(self, seen: float) -> bool:
+        return seen >= self.least
+
+
+class Ceiling(NamedTuple):
+    """A value of ours is at most this."""
+
+    scenario: str
+    value: str
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.scenario}: {self.value} at most {self.most:,g}"
+
+    def seen(self, medians: Medians) -> float | None:
+        return medians.get((self.scenario, HOLDFAST.name), {}).get(self.value)
+
+    def is_met(self, seen: float) -> bool:
+        return seen <= self.most
+
+
+class Growth(NamedTuple):
+    """What is left of our rate is at least this share of what is left of the raw limit's."""
+
+    scenario: str
+    least: float
+
+    def __str__(self) -> str:
+        return f"{self.scenario}: at least {self.least:g} of what the raw limit keeps"
+
+    def seen(self, medians: Medians) -> float | None:
+        kept = [_kept(medians, self.scenario, side) for side in (HOLDFAST.name, "raw_group")]
+        return None if kept[0] is None or not kept[1] else kept[0] / kept[1]
+
+    def is_met(self, seen: float) -> bool:
+        return seen >= self.least
+
+
+def _kept(medians: Medians, scenario: str, side: str) -> float | None:
+    empty = medians.get(("E-0", side), {}).get("rate")
+    grown = medians.get((scenario, side), {}).get("rate")
+    return None if not empty or grown is None else grown / empty
+
+
+GOALS: Sequence[Ratio | Floor | Ceiling | Growth] = (
+    Ratio("A", "restate", 5),
+    Ratio("A", "absurd", 8),
+    Ratio("A", "dbos", 12),
+    Ratio("A", "raw_group", 0.35),
+    Ratio("A", "pgqueuer", 1),
+    Ratio("A-live", "raw_group", 0.35),
+    Ratio("A-live", "pgqueuer", 5),
+    Ratio("B", "restate", 5),
+    Ratio("B", "absurd", 14),
+    Ratio("B", "dbos", 36),
+    Ratio("B", "raw_group", 0.2),
+    Floor("batch", "rate", 20_000),
+    Ceiling("C", "start_p50_ms", 4),
+    Ceiling("C", "visible_p50_ms", 6),
+    Ceiling("C", "visible_p99_ms", 20),
+    Ceiling("C-here", "start_p50_ms", 2),
+    Ceiling("idle", "idle_cpu_percent", 1),
+    Ceiling("idle", "idle_round_trips_per_s", 2),
+    Floor("D", "rate", 20_000),
+    Ceiling("D-live", "age_p50_ms", 5),
+    Growth("E-100k", 0.9),
+    Growth("E-1m", 0.9),
+    Growth("E-old", 0.9),
+    Ratio("F-A", "dbos", 20),
+    Ratio("F-B", "dbos", 40),
+    Ratio("slow", "dbos", 10),
+    Ratio("slow", "absurd", 10),
+    Ceiling("SSE-live", "age_p50_ms", 10),
+    Ceiling("SSE-1000", "age_p99_ms", 250),
+)
+
+
+def judged(medians: Medians) -> list[str]:
+    """A table of all goals: met, missed, or not measured."""
+    lines = ["| goal | seen | |", "|---|---:|---|"]
+    for goal in GOALS:
+        seen = goal.seen(medians)
+        verdict = "not measured" if seen is None else "met" if goal.is_met(seen) else "**missed**"
+        lines.append(f"| {goal} | {'' if seen is None else f'{seen:,.2f}'} | {verdict} |")
+    return lines

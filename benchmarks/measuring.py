@@ -1,0 +1,80 @@
+"""How a slice is measured: two readings of everything while the sides work, and the difference between them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from benchmarks.places import Meters, Place
+from benchmarks.processes import Player
+
+
+class Reading(NamedTuple):
+    """One look at the clock, the durable work, the database and the processes of the side."""
+
+    at_s: float
+    units: int
+    meters: Meters | None
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one slice of one side showed. `values` are per second or per unit, `samples` single observations."""
+
+    scenario: str
+    side: str
+    repeat: int
+    values: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    problem: str = ""
+    """Why there is no number."""
+
+
+async def read(place: Place, sql: str, players: Sequence[Player]) -> Reading:
+    began = time.perf_counter()
+    units = await place.count(sql)
+    # Counting takes a moment; what it counted was there when it began.
+    return Reading(began, units, await place.meters(), sum(player.cpu_s() for player in players))
+
+
+async def window(
+    place: Place,
+    sql: str,
+    players: Sequence[Player],
+    *,
+    warm_s: float,
+    seconds: float,
+    look: Callable[[], None] = lambda: None,
+) -> list[Reading]:
+    """Two readings, the first once the players are warm; `look` is called with each."""
+    for player in players:
+        player.tell()
+    readings: list[Reading] = []
+    for rest_s in (warm_s, seconds):
+        await asyncio.sleep(rest_s)
+        look()
+        readings.append(await read(place, sql, players))
+    return readings
+
+
+def difference(first: Reading, last: Reading) -> dict[str, float]:
+    """Units a second, and what each of them cost."""
+    units = last.units - first.units
+    elapsed = last.at_s - first.at_s
+    each = max(units, 1)
+    values = {
+        "rate": units / elapsed,
+        "units": float(units),
+        "seconds": elapsed,
+        "side_cpu_us": (last.cpu_s - first.cpu_s) / each * 1e6,
+    }
+    if first.meters and last.meters:
+        values["server_cpu_us"] = (last.meters.cpu_s - first.meters.cpu_s) / each * 1e6
+    if first.meters and last.meters and last.meters.wal_bytes:
+        values["wal_bytes"] = (last.meters.wal_bytes - first.meters.wal_bytes) / each
+        values["transactions"] = (last.meters.transactions - first.meters.transactions) / each
+    return values

@@ -1,0 +1,104 @@
+"""Pictures of a file of results: `python -m benchmarks.plots results.jsonl folder`, in an environment of its own.
+
+It reads the file and nothing else of ours but the names of scenarios and sides, because matplotlib lives elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+matplotlib.rcParams["svg.hashsalt"] = "holdfast"
+
+from matplotlib import pyplot as plt  # noqa: E402
+
+RATES = ("A", "A2", "A-live", "B", "enqueue", "batch", "fan-out", "D", "F-A", "F-B", "slow")
+HISTORIES = {"E-0": 0, "E-100k": 100_000, "E-1m": 1_000_000}
+OURS = "holdfast"
+
+Results = list[dict[str, Any]]
+
+
+def rate(results: Results, scenario: str, side: str) -> float | None:
+    rates = [
+        each["values"]["rate"]
+        for each in results
+        if each["scenario"] == scenario and each["side"] == side and "rate" in each["values"]
+    ]
+    return median(rates) if rates else None
+
+
+def sides_of(results: Results, *scenarios: str) -> list[str]:
+    return list(dict.fromkeys(each["side"] for each in results if each["scenario"] in scenarios and each["values"]))
+
+
+def throughput(results: Results) -> Any:
+    """A row of bars for each scenario; ours is dark."""
+    shown = [name for name in RATES if any(rate(results, name, side) for side in sides_of(results, name))]
+    figure, axes = plt.subplots(len(shown), 1, figsize=(8, 1.9 * len(shown)), squeeze=False)
+    for axis, name in zip(axes[:, 0], shown, strict=True):
+        found = [(side, rate(results, name, side)) for side in sides_of(results, name)]
+        bars = sorted(((side, value) for side, value in found if value), key=lambda bar: bar[1])
+        colours = ["#1f4e79" if side == OURS else "#b8c4d0" for side, _ in bars]
+        axis.barh([side for side, _ in bars], [value for _, value in bars], color=colours)
+        axis.set_xscale("log")
+        axis.set_title(f"{name}, units a second", loc="left", fontsize=9)
+        axis.tick_params(labelsize=7)
+    return figure
+
+
+def latency(results: Results) -> Any:
+    """Which share of observations was how fast."""
+    kinds = [("C", "start_ms"), ("C", "visible_ms"), ("C-here", "start_ms"), ("D-live", "age_ms")]
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6))
+    for axis, (scenario, kind) in zip(axes.flat, kinds, strict=True):
+        for side in sides_of(results, scenario):
+            seen = sorted(
+                value
+                for each in results
+                if each["scenario"] == scenario and each["side"] == side
+                for value in each["samples"].get(kind, [])
+            )
+            shares = [(place + 1) / len(seen) for place in range(len(seen))]
+            axis.step(seen, shares, label=side, linewidth=2 if side == OURS else 1)
+        axis.set_xscale("log")
+        axis.set_title(f"{scenario}: {kind.removesuffix('_ms')}, ms", loc="left", fontsize=9)
+        axis.tick_params(labelsize=7)
+        if axis.lines:
+            axis.legend(fontsize=6)
+    return figure
+
+
+def growth(results: Results) -> Any:
+    """Rates as shares of the rate without history."""
+    figure, axis = plt.subplots(figsize=(7, 4))
+    for side in sides_of(results, *HISTORIES):
+        empty = rate(results, "E-0", side)
+        points = [(many, rate(results, name, side)) for name, many in HISTORIES.items()]
+        known = [(many, value / empty) for many, value in points if value and empty]
+        axis.plot([many for many, _ in known], [share for _, share in known], marker="o", label=side)
+    axis.set_xscale("symlog", linthresh=10_000)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("finished runs in the database")
+    axis.set_ylabel("share of the rate without them")
+    if axis.lines:
+        axis.legend(fontsize=7)
+    return figure
+
+
+def main(source: Path, folder: Path) -> None:
+    results: Results = [json.loads(line) for line in source.read_text().splitlines()[1:]]
+    for name, draw in (("throughput", throughput), ("latency", latency), ("growth", growth)):
+        figure = draw(results)
+        figure.tight_layout()
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

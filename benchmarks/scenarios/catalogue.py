@@ -1,0 +1,61 @@
+"""Every scenario by its id, in the order in which they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from benchmarks.bench import SLOW, SQLITE, Bench
+from benchmarks.measuring import Measured
+from benchmarks.peers.driving import STEPS
+from benchmarks.scenarios.fan_out import FanOut
+from benchmarks.scenarios.loads import Load
+from benchmarks.scenarios.unbuilt import Unbuilt
+from benchmarks.scenarios.waits import EVENTS_PER_ASK, Idle, Wait
+from benchmarks.sides import CREATED, EVENTS, Side
+
+
+class Scenario(NamedTuple):
+    """One question: its id, in words, what is counted (`latency` and `idle` count nothing), and how it is answered."""
+
+    name: str
+    title: str
+    unit: str
+    play: Callable[[Bench, Side, int], Awaitable[Measured]]
+
+
+RUNS, LATENCY, IDLE = "runs/s", "latency", "idle"
+WORK = ("work",)
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("A", "drain no-op runs, 1 worker", RUNS, Load("A", WORK, share=1.2, is_traced=True)),
+        Scenario("A2", "drain no-op runs, 2 workers", RUNS, Load("A2", WORK * 2, share=1.8)),
+        Scenario("A-live", "enqueue and drain at once", RUNS, Load("A-live", ("work", "enqueue"), is_traced=True)),
+        Scenario("B", "runs with 3 durable steps", RUNS, Load("B", WORK, kind=STEPS, share=0.7, is_traced=True)),
+        Scenario(
+            "enqueue", "enqueue, one by one", RUNS, Load("enqueue", ("enqueue",), counted=CREATED, is_traced=True)
+        ),
+        Scenario("batch", "enqueue, many in one call", RUNS, Load("batch", ("batch",), counted=CREATED)),
+        Scenario("fan-out", "children of runs with 100 each", RUNS, FanOut("fan-out")),
+        Scenario("C", "idle: from the call to start and end", LATENCY, Wait("C", "ask", WORK)),
+        Scenario("C-here", "the same, worker in the same process", LATENCY, Wait("C-here", "ask_here")),
+        Scenario("idle", "a worker with nothing to do", IDLE, Idle("idle")),
+        Scenario("D", "200-byte events on one run", "events/s", Load("D", ("stream",), counted=EVENTS, is_traced=True)),
+        Scenario("D-live", "age of an event in another process", LATENCY, Wait("D-live", "tail", WORK, EVENTS_PER_ASK)),
+        Scenario("E-0", "A with no finished runs", RUNS, Load("E-0", WORK, share=1.2)),
+        Scenario("E-100k", "A with 10⁵ finished runs", RUNS, Load("E-100k", WORK, share=1.2, history=100_000)),
+        Scenario("E-1m", "A with 10⁶ finished runs", RUNS, Load("E-1m", WORK, share=1.2, history=1_000_000)),
+        Scenario("E-old", "A with an old snapshot held open", RUNS, Load("E-old", WORK, share=1.2, is_held=True)),
+        Scenario("F-A", "SQLite FULL: drain no-op runs", RUNS, Load("F-A", WORK, share=1.2, database=SQLITE)),
+        Scenario("F-B", "SQLite FULL: runs with 3 steps", RUNS, Load("F-B", WORK, STEPS, share=0.7, database=SQLITE)),
+        Scenario(
+            "slow",
+            "B with 2 ms more for each fsync",
+            RUNS,
+            Load("slow", WORK, STEPS, share=0.2, database=SLOW, stretch=4),
+        ),
+        Scenario("SSE-live", "64 live runs over SSE", LATENCY, Unbuilt("SSE-live", "the server")),
+        Scenario("SSE-1000", "1,000 SSE readers of one process", LATENCY, Unbuilt("SSE-1000", "the server")),
+    )
+}

@@ -1,0 +1,109 @@
+"""Throughput: how many units become durable in a window while a side works as fast as it can."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+
+from benchmarks.bench import POSTGRES, SQLITE, Bench
+from benchmarks.measuring import Measured, difference, window
+from benchmarks.peers.driving import NOOP, Job
+from benchmarks.places import Place
+from benchmarks.processes import Broken, playing
+from benchmarks.sides import DONE, Side
+from benchmarks.wire import relayed
+
+RETRIES = 3
+FILL_MIN = 100
+
+
+@dataclass(frozen=True)
+class Load:
+    """Processes of one side, working until told to stop; what they made durable is counted from outside."""
+
+    name: str
+    roles: tuple[str, ...]
+    kind: str = NOOP
+    counted: str = DONE
+    share: float = 0.0
+    """How much work is prepared, against what the side is guessed to do in no-op runs; none where it is 0."""
+    database: str = POSTGRES
+    history: int = 0
+    stretch: int = 1
+    """How many times as long as the others it is looked at: sides that work in turns end many runs at a time."""
+    is_traced: bool = False
+    """Its round trips are counted too."""
+    is_held: bool = False
+    """Somebody else has a snapshot open that is older than all of it."""
+
+    async def __call__(self, bench: Bench, side: Side, repeat: int) -> Measured:
+        if self.history > bench.size.history_max:
+            text = f"{self.history:,} finished runs are for a larger size than this"
+            return Measured(self.name, side.name, repeat, problem=text)
+        values = await self._enough(bench, side)
+        if repeat == 0 and self.is_traced and side.database == POSTGRES:
+            values["round_trips"] = await self._trips(bench, side)
+        return Measured(self.name, side.name, repeat, values)
+
+    async def _enough(self, bench: Bench, side: Side) -> dict[str, float]:
+        """A slice that ran dry says nothing: it is measured again with more."""
+        span_s = (bench.size.seconds + bench.size.warm_s) * self.stretch + side.warm_s
+        n = max(int(side.rate_guess * self.share * span_s), FILL_MIN) if self.share else 0
+        for _ in range(RETRIES):
+            async with self._prepared(bench, side, n) as (place, job):
+                values = await self._measured(bench, side, place, job)
+            if not n or values.pop("units_so_far") < n:
+                return values
+            n *= 3
+        raise Broken(f"{side.name}: even {n // 3} prepared runs were not enough")
+
+    @asynccontextmanager
+    async def _prepared(self, bench: Bench, side: Side, n: int) -> AsyncIterator[tuple[Place, Job]]:
+        async with bench.place(side, self.database, self.history) as place, AsyncExitStack() as stack:
+            job = Job(place.url, kind=self.kind, n=n)
+            if self.is_held:
+                await stack.enter_async_context(_snapshot(place.url))
+            if n:
+                await bench.play(side, "fill", job)
+                await place.settle()
+            yield place, job
+
+    async def _measured(self, bench: Bench, side: Side, place: Place, job: Job) -> dict[str, float]:
+        sql = side.question(self.counted, self.kind, has_schemas=self.database != SQLITE)
+        before = await place.count(sql)
+        warm_s = bench.size.warm_s * self.stretch + side.warm_s
+        async with playing(*(bench.player(side, role, job) for role in self.roles)) as players:
+            first, last = await window(place, sql, players, warm_s=warm_s, seconds=bench.size.seconds * self.stretch)
+        return {**difference(first, last), "units_so_far": float(last.units - before)}
+
+    async def _trips(self, bench: Bench, side: Side) -> float:
+        """Counted in a slice of its own, because the relay that counts them costs time."""
+        n = max(int(side.rate_guess * self.share * 2), FILL_MIN) if self.share else 0
+        async with self._prepared(bench, side, n) as (place, _), relayed(place.url, bench.folder / "wire") as wire:
+            sql = side.question(self.counted, self.kind)
+            through = Job(wire.url, kind=self.kind, n=n)
+            async with playing(*(bench.player(side, role, through) for role in self.roles)) as players:
+                trips: list[int] = []
+                first, last = await window(
+                    place,
+                    sql,
+                    players,
+                    warm_s=bench.size.warm_s + side.warm_s,
+                    seconds=min(bench.size.seconds, 1.0),
+                    look=lambda: trips.append(wire.trips),
+                )
+            return (trips[1] - trips[0]) / max(last.units - first.units, 1)
+
+
+@asynccontextmanager
+async def _snapshot(url: str) -> AsyncIterator[None]:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.fetchval("SELECT count(*) FROM pg_class")
+            yield
+    finally:
+        await connection.close()
