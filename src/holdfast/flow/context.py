@@ -403,7 +403,9 @@ class FlowContext:
         told = {"attempt": attempt, "said": tuple(scope.said), "irreversible": irreversible}
         try:
             value, repaired = clean(result)
-            await self._record(name, number, result=value, staged=scope.staged(), repaired=repaired, **told)
+            await self._record(
+                name, number, result=value, staged=scope.staged(), repaired=repaired, checked=True, **told
+            )
         except InvalidValue as error:
             # It would come to the same whenever it is tried again.
             return await self._failed(name, number, retry.max_attempts, retry, error, irreversible=irreversible)

@@ -236,12 +236,16 @@ class ClaimedTick(Tick):
         check_fence(executed, self.state.run_id)
         return executed
 
-    async def order(self, kind: type[ClaimCommand], *, known: bool = True, **fields: Any) -> Executed:
-        """Give a command of this claim's holder. What a refusal means is for the caller, unless the claim is lost."""
+    async def order(
+        self, kind: type[ClaimCommand], *, known: bool = True, checked: bool = False, **fields: Any
+    ) -> Executed:
+        """Give a command of this claim's holder. What a refusal means is for the caller, unless the claim is lost.
+
+        `checked`: every field was made by us, or cleaned.
+        """
         command = kind(**self._fence(), **fields)
-        executed = await self._ordered(
-            self.journal.submit(self.state.run_id, command, known=self._known if known else None)
-        )
+        seen = self._known if known else None
+        executed = await self._ordered(self.journal.submit(self.state.run_id, command, known=seen, checked=checked))
         if self._first is not None and self._first.done():
             # Not waited for: orders that were given side by side are answered in the order of their commits, and
             # nothing may come between.
@@ -263,8 +267,10 @@ class ClaimedTick(Tick):
             check_fence(executed, self.state.run_id)
         # Steps are never judged twice in one tick; carried along, each would make the next one dearer. So would tools
         # that have their answer.
-        known_tools = executed.state.tools.items()
-        tools = Map({slot: tool for slot, tool in known_tools if tool.status == "requested" and not tool.kept})
+        tools = executed.state.tools
+        if tools:
+            open_ones = (tool for tool in tools.values() if tool.status == "requested" and not tool.kept)
+            tools = Map({tool.slot: tool for tool in open_ones})
         if self._known is None or self._known.rev < executed.state.rev:
             self._known = msgspec.structs.replace(executed.state, steps=Map(), tools=tools)
         return executed

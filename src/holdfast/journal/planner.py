@@ -94,11 +94,13 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
 
 def request_for(run_id: str, command: Command) -> SliceRequest:
     """The part of the run that this command is judged on."""
-    # Most ticks end, and most runs are created, like this.
+    # Most ticks end, most runs are created, and most steps recorded like this.
     if type(command) is Settle and _is_plain(command):
         return SliceRequest(run_id, command.claim_id)
     if type(command) is Create and command.key is None and command.fact.lane is None:
         return SliceRequest(run_id, session_id=command.fact.session_id)
+    if type(command) is RecordStep and command.key is None and command.runnable_key == ROOT:
+        return SliceRequest(run_id, command.claim_id, step=command.name, occurrence=str(command.occurrence))
     scope = f"run:{run_id}"
     if isinstance(command, Create):
         scope = f"user:{command.fact.user_id}"
