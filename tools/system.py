@@ -20,6 +20,7 @@ PROGRAMS = {
     "nginx": "nginx-light",
     "haproxy": "haproxy",
     "npm": "npm",
+    "docker-compose": "docker-compose",
 }
 """Program → Debian package."""
 PROVIDER = Path(__file__).parents[1] / "tests/http_oauth/provider"
@@ -35,7 +36,10 @@ def missing() -> list[str]:
 def install(packages: list[str]) -> None:
     # Services must not start: the tests bring up their own.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *packages]):
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
+    ):
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 
 

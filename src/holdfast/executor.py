@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast import tracing
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, LeaseLost
 from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, Registry, Tick
 from holdfast.handlers.context import BlockingContext
+from holdfast.handlers.spans import attempt
 from holdfast.handlers.threads import in_thread
 from holdfast.handlers.ticks import check_begun
 from holdfast.handlers.tools import Asked
@@ -85,12 +87,10 @@ class Executor:
         tick = ClaimedTick(self._runs.journal, taken.state, hold, _signal(taken), self._runs.audit)
         self._pulse.keep(hold)
         try:
-            outcome, raised = await self._handle(taken, tick)
-            settling = self._settle(tick, outcome, keep_staged=not raised)
-            if on_handled is None:
-                return await _to_its_end(settling)
-            on_handled()
-            return await settling
+            if not tracing.is_on():
+                return await self._advance(taken, tick, on_handled)
+            async with attempt(tick):
+                return await self._advance(taken, tick, on_handled)
         except LeaseLost:
             # Another worker has the run or will have it; nothing that this tick staged is kept.
             return None
@@ -129,6 +129,14 @@ class Executor:
             tick.close()
         await tick.settle(clog_id, method, None)
         return result
+
+    async def _advance(self, taken: Taken, tick: ClaimedTick, on_handled: Callable[[], None] | None) -> TickResult:
+        outcome, raised = await self._handle(taken, tick)
+        settling = self._settle(tick, outcome, keep_staged=not raised)
+        if on_handled is None:
+            return await _to_its_end(settling)
+        on_handled()
+        return await settling
 
     async def _handle(self, taken: Taken, tick: ClaimedTick) -> tuple[Outcome, bool]:
         """What the handler answered, and whether it raised."""
@@ -177,13 +185,18 @@ class Executor:
                 raise
             outcome = Retry(str(error), kind=error.code)
             executed = await tick.settle(outcome, keep_staged=False)
-        return TickResult(
+        result = TickResult(
             run_id=tick.state.run_id,
             tick_id=tick.tick_id,
             outcome=_counted(executed) or WORDS[type(outcome)],
             status=executed.state.status,
             due_in_s=_due_in_s(executed),
         )
+        if tick.span is not None:
+            tick.span.tell({tracing.OUTCOME: result.outcome, tracing.STATUS: result.status})
+            if isinstance(outcome, Retry | Fail):
+                tick.span.fail(outcome.kind or result.outcome)
+        return result
 
     async def _release(self, tick: ClaimedTick) -> None:
         try:

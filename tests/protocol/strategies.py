@@ -144,6 +144,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "tick_id": CLAIMS,
     "claim_token_hash": tuple(hash_token(claim) for claim in CLAIMS),
     "tool_key": ("a",),
+    "traceparent": (None, "00-1-1-01"),
     "tries": (0, 0, 1),
     "type": ("note",),
     "until_us": (None, 0, 25, 50),

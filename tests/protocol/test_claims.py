@@ -237,6 +237,19 @@ def test_the_same_outcome_again_answers_the_first_and_writes_nothing(outcome: Ok
     assert run.state.rev == rev
 
 
+def test_the_fact_that_ends_a_tick_names_its_span_and_the_outcome_stays_the_same_in_another() -> None:
+    run = active()
+    first = run.do(commands.Settle(**fence("c1"), outcome=Retry("later"), traceparent="00-1-1-01"))
+
+    again = run.do(commands.Settle(**fence("c1"), outcome=Retry("later"), traceparent="00-2-2-01"))
+
+    settled, *others = first.facts
+    assert isinstance(settled, facts.TickSettled)
+    assert settled.traceparent == "00-1-1-01"
+    assert not any(isinstance(fact, facts.Settling) for fact in others)
+    assert (again.repeat_rev, again.facts) == (3, ())
+
+
 @pytest.mark.clause("S-44")
 @pytest.mark.parametrize("first", [Ok(), Done("one")], ids=repr)
 def test_another_outcome_of_a_settled_claim_conflicts_and_the_first_stands(first: Ok | Done) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast import Context, Continue, Done, Holdfast, Ok, Retry, ToolFailed
 from tests.conftest import FakeClock, Opener
-from tests.contract.builders import LEASE_S, create, entries, kinds, look
+from tests.contract.builders import LEASE_S, create, kinds, look
 from tests.runtime.clogs import on_advance
 
 
@@ -491,44 +486,3 @@ async def test_a_blocking_handler_uses_tools_too(hf: Holdfast, bank: Bank) -> No
     await hf.advance()
 
     assert (await look(hf, run.run_id)).output == {"charged": 2}
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
-    return lambda: list(exporter.get_finished_spans())
-
-
-async def test_each_call_is_a_span_that_tells_no_secret(
-    hf: Holdfast, bank: Bank, spans: Callable[[], list[Any]]
-) -> None:
-    def broken(args: Any) -> None:
-        raise ValueError("password=hunter2")
-
-    async def advance(given: Any, ctx: Context) -> Any:
-        await ctx.tool("charge", given, bank.charge)
-        await ctx.tool("broken", given, broken)
-
-    on_advance(hf, advance)
-    run = await create(hf)
-    await hf.advance()
-
-    charge, failed = spans()
-    assert (charge.name, failed.name) == ("tool charge", "tool broken")
-    assert dict(charge.attributes) == {"holdfast.run_id": run.run_id, "holdfast.tool_key": bank.keys[0]}
-    assert not failed.status.is_ok
-    assert "hunter2" not in failed.to_json()
-
-
-async def test_a_tool_works_where_nobody_traces(hf: Holdfast, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tracing._trace", None)
-    charging(hf, bank)
-    run = await create(hf)
-
-    await hf.advance()
-
-    assert (await look(hf, run.run_id)).status == "done"
-    assert "tool_answered" in {entry.kind for entry in await entries(hf, run.run_id)}

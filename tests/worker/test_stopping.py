@@ -256,18 +256,18 @@ class TestDrain:
         self, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settling = asyncio.Event()
-        execute = hf.journal.execute
+        submit = hf.journal.submit
 
         async def slowly(run_id: str, command: Any, **options: Any) -> Any:
             if type(command).__name__ == "Settle":
                 settling.set()
                 await asyncio.sleep(0.5)
-            return await execute(run_id, command, **options)
+            return await submit(run_id, command, **options)
 
         async def handler(given: Any, ctx: Any) -> Done:
             return Done("whole")
 
-        monkeypatch.setattr(hf.journal, "execute", slowly)
+        monkeypatch.setattr(hf.journal, "submit", slowly)
         hf.register(clog("quick", handler))
         run_id = await begun(hf, "quick")
         worker = hf.worker(drain_s=0)

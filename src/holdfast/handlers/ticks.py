@@ -27,6 +27,7 @@ from holdfast.runtime import RunInfo
 from holdfast.runtime.claims import LOST, check_fence
 from holdfast.runtime.pulse import Hold
 from holdfast.scopes import TickStorage
+from holdfast.tracing import Span
 
 NOTHING = Staged()
 SPACE_LENGTH_MAX = 256
@@ -190,6 +191,8 @@ class ClaimedTick(Tick):
         """Of a workflow: what its planner needs to know about the end of this tick."""
         self.awaits: tuple[str, ...] = ()
         """What wakes the run of a flow before its time."""
+        self.span: Span | None = None
+        """Of a process that collects spans: this attempt's."""
 
     @property
     def is_first(self) -> bool:
@@ -224,6 +227,7 @@ class ClaimedTick(Tick):
             awaits=self.awaits,
             flow=self.is_flow,
             plan=self.plan,
+            traceparent=None if self.span is None else self.span.traceparent,
         )
         # Rows of storage, a workflow's steps, what a flow waits for, and the slots that an outcome closes are judged
         # with the commit, so they must be read for it.

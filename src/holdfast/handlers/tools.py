@@ -218,7 +218,7 @@ class Tools:
     async def _record(self, use: Use, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Do the work and record how it ended. Cut off in the middle, nothing is recorded: nobody knows."""
         said: Seqs = []
-        with tracing.span(f"tool {use.name}", {"holdfast.run_id": self._tick.state.run_id, "holdfast.tool_key": key}):
+        with tracing.span(f"{tracing.EXECUTE_TOOL} {use.name}", self._attributes(use, key)):
             try:
                 with _inside(key, said):
                     value, repaired = clean(await work())
@@ -244,6 +244,15 @@ class Tools:
         )
         _pass_on(said)
         return value
+
+    def _attributes(self, use: Use, key: str) -> dict[str, str]:
+        return {
+            tracing.OPERATION: tracing.EXECUTE_TOOL,
+            tracing.TOOL_NAME: use.name,
+            tracing.TOOL_TYPE: "function",
+            tracing.TOOL_CALL_ID: key,
+            tracing.RUN_ID: self._tick.state.run_id,
+        }
 
     async def _give_up(self, use: Use, error: Exception, said: Seqs | None = None) -> Exception:
         """Record that the call failed; answers the error."""

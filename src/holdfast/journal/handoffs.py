@@ -62,12 +62,15 @@ async def deliver_all(journal: Carrier, run_id: str) -> None:
         await deliver(journal, OpenHandoff(*row))
 
 
-async def deliver(journal: Carrier, handoff: OpenHandoff) -> None:
-    """Carry out what the source's entry means for the target, exactly once however often it is called."""
+async def deliver(journal: Carrier, handoff: OpenHandoff, fact: Fact | None = None) -> None:
+    """Carry out what the source's entry means for the target, exactly once however often it is called.
+
+    Whoever has just committed that entry knows its fact; everybody else reads it.
+    """
     if handoff.kind == "delete_session":
         await _delete_session(journal, handoff)
         return
-    executed = await _execute(journal, handoff)
+    executed = await _execute(journal, handoff, fact)
     if executed.decision.refusal == "not_found":
         # A cancel that overtook the start of its child: without the child it would be lost, and the child would run.
         await _deliver_start(journal, handoff)
@@ -89,14 +92,14 @@ async def _delete_session(journal: Carrier, handoff: OpenHandoff) -> None:
     await journal.store.drop_handoff(handoff.target_run_id, handoff.source_run_id, handoff.kind)
 
 
-async def _execute(journal: Carrier, handoff: OpenHandoff) -> Executed:
+async def _execute(journal: Carrier, handoff: OpenHandoff, fact: Fact | None = None) -> Executed:
     if handoff.kind == "delete_run":
         # The cause may be gone with its run, and nothing of it is needed.
         return await journal.execute(handoff.target_run_id, commands.Delete(force=True))
     place = (handoff.source_run_id, handoff.rev)
-    fact = (await journal.facts_at([place]))[place]
+    known = fact or (await journal.facts_at([place]))[place]
     closes = (handoff.source_run_id, handoff.kind)
-    return await journal.execute(handoff.target_run_id, _command(handoff, fact), closes=closes)
+    return await journal.execute(handoff.target_run_id, _command(handoff, known), closes=closes)
 
 
 async def _deliver_start(journal: Carrier, handoff: OpenHandoff) -> None:

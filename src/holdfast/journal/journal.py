@@ -412,7 +412,7 @@ class Journal:
     def _deliver_soon(self, run_id: str, first_rev: int, decision: Decision) -> None:
         for handoff in decision.handoffs:
             open_handoff = handoffs.OpenHandoff(handoff.target_run_id, run_id, handoff.kind, first_rev + handoff.fact)
-            self.soon(handoffs.deliver(self, open_handoff))
+            self.soon(handoffs.deliver(self, open_handoff, decision.facts[handoff.fact]))
 
     async def _promote(self, state: RunState) -> None:
         """Whoever queued up in a lane or left it looks whose turn it is, and answers when the next one is due."""

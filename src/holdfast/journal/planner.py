@@ -17,6 +17,7 @@ from holdfast.protocol.commands import (
     ClaimCommand,
     Command,
     Create,
+    FinishChild,
     RecordStep,
     Recover,
     Resolve,
@@ -101,6 +102,9 @@ def request_for(run_id: str, command: Command) -> SliceRequest:
         return SliceRequest(run_id, session_id=command.fact.session_id)
     if type(command) is RecordStep and command.key is None and command.runnable_key == ROOT:
         return SliceRequest(run_id, command.claim_id, step=command.name, occurrence=str(command.occurrence))
+    if type(command) is FinishChild:
+        # A thousand children that end must not each be shown the others.
+        return SliceRequest(run_id, only_child=command.child_run_id)
     scope = f"run:{run_id}"
     if isinstance(command, Create):
         scope = f"user:{command.fact.user_id}"

@@ -109,6 +109,7 @@ class Settle(ClaimCommand, frozen=True, kw_only=True):
     awaits: tuple[str, ...] = ()
     flow: bool = False
     plan: Plan | None = None
+    traceparent: str | None = None
 
 
 class Release(ClaimCommand, frozen=True, kw_only=True):

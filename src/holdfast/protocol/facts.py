@@ -42,6 +42,13 @@ class Fenced(Fact, frozen=True, kw_only=True):
     claim_token_hash: str
 
 
+class Settling(Fenced, frozen=True, kw_only=True):
+    """The end of a tick of a run that goes on. `traceparent` names the tick's span, where somebody collects spans."""
+
+    result_digest: str
+    traceparent: str | None = None
+
+
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where a child run comes from."""
 
@@ -95,7 +102,7 @@ class AttemptHeartbeat(Fenced, frozen=True, kw_only=True):
     lease_us: Duration
 
 
-class TickSettled(Fenced, frozen=True, kw_only=True):
+class TickSettled(Settling, frozen=True, kw_only=True):
     """A tick ended and the run goes on: `ok` rests, `continue` and `retry` run again, `wait` sleeps.
 
     `awaits` names what ends the sleep early: `signal:<name>`, `child:<run id>`, `approval:<step>`. The run of a flow
@@ -104,7 +111,6 @@ class TickSettled(Fenced, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "tick_settled"
     outcome: str
-    result_digest: str
     has_input: bool = False
     input: Any = None
     until_us: Instant | None = None
@@ -263,30 +269,27 @@ class AttemptScheduled(Fact, frozen=True, kw_only=True):
     waiting: bool = False
 
 
-class AttemptCompleted(Fenced, frozen=True, kw_only=True):
+class AttemptCompleted(Settling, frozen=True, kw_only=True):
     """A step has a result; a `skipped` one was not wanted, and has none."""
 
     kind: ClassVar[str] = "attempt_completed"
-    result_digest: str
     result: Any = None
     skipped: bool = False
     repaired: bool = False
 
 
-class MapExpanded(Fenced, frozen=True, kw_only=True):
+class MapExpanded(Settling, frozen=True, kw_only=True):
     """A map knows its items: it has its result once each of them has one."""
 
     kind: ClassVar[str] = "map_expanded"
     items: Count
-    result_digest: str
 
 
-class AttemptFailed(Fenced, frozen=True, kw_only=True):
+class AttemptFailed(Settling, frozen=True, kw_only=True):
     """A step's attempt failed; with `retry_delay_us` the next attempt is already due then."""
 
     kind: ClassVar[str] = "attempt_failed"
     error: str
-    result_digest: str
     error_kind: str | None = None
     retry_delay_us: Duration | None = None
     repaired: bool = False

@@ -66,7 +66,17 @@ def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
         decided = look(state, command, result_digest)
     else:
         decided = _apply_outcome(state, command, outcome, result_digest)
+    if command.traceparent is not None:
+        decided = _traced(decided, command.traceparent)
     return _together(state, before, starts, decided, staged.deletes)
+
+
+def _traced(decided: Decision, traceparent: str) -> Decision:
+    """The fact that ends the tick names its span, so that the next attempt can point back at it."""
+    named = [
+        replace(fact, traceparent=traceparent) if isinstance(fact, facts.Settling) else fact for fact in decided.facts
+    ]
+    return replace(decided, facts=tuple(named))
 
 
 def _speaks_for_planner(state: RunState, command: commands.Settle) -> bool:

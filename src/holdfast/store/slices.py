@@ -23,7 +23,12 @@ PARTS: dict[str, str] = {
     """,
     "children": """
         SELECT * FROM {s}children
-        WHERE run_id = :run_id AND (status IS NULL OR child_run_id = :child_run_id OR child_run_id IN {awaited})
+        WHERE run_id = :run_id
+          AND (
+              (status IS NULL AND :only_child = '')
+              OR child_run_id IN (:child_run_id, :only_child)
+              OR child_run_id IN {awaited}
+          )
     """,
     "steps": """
         SELECT * FROM {s}steps

@@ -103,10 +103,11 @@ class Written(NamedTuple):
 class SliceRequest(NamedTuple):
     """Which part of a run a command needs to see; `whole` asks for every row and travels alone.
 
-    `session_id` and `lane` matter for a run that is not there yet. `storage` (any text) asks for the versions of the
-    run's storage rows, `shared` (a JSON list) names rows that several runs share: these travel alone, behind a lock.
-    `step` and `occurrence` name a step of a flow, `awaited` (a JSON list) the signals and children it waits for.
-    `runnables` (a JSON list) names workflow steps; `planner` (any text) asks for all of them but the items of maps.
+    Open children are shown, and the one that is named; of many, `only_child` shows one alone. `session_id` and `lane`
+    matter for a run that is not there yet. `storage` (any text) asks for the versions of the run's storage rows,
+    `shared` (a JSON list) names rows that several runs share: these travel alone, behind a lock. `step` and
+    `occurrence` name a step of a flow, `awaited` (a JSON list) the signals and children it waits for. `runnables` (a
+    JSON list) names workflow steps; `planner` (any text) asks for all of them but the items of maps.
     """
 
     run_id: str
@@ -124,6 +125,7 @@ class SliceRequest(NamedTuple):
     awaited: str = ""
     runnables: str = ""
     planner: str = ""
+    only_child: str = ""
     whole: bool = False
 
 
