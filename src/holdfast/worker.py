@@ -88,7 +88,8 @@ class RunWorker:
         claiming = asyncio.create_task(self._claim_for_ever())
         news = self._runs.journal.store.listen(SCHEDULES)
         relaying = asyncio.create_task(self._relay.run())
-        beside = (self._sweep_for_ever(news), self._hear(listener), self._look_after())
+        listener.on_news = self._hear
+        beside = (self._sweep_for_ever(news), self._look_after())
         helpers = [claiming, *(asyncio.create_task(work) for work in beside)]
         with self._signals():
             try:
@@ -238,16 +239,21 @@ class RunWorker:
 
     async def _pause(self, seconds: float | None) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
-    async def _hear(self, listener: _Listener) -> None:
-        while not self._stopping.is_set():
-            if await listener.wait(IDLE_MAX_S * 60):
-                if self._in_vain:
-                    # Others were faster the last times. A fleet that runs for every piece of news would do little else.
-                    await asyncio.sleep(ambient.jitter(CROWD_FIRST_S * 2**self._in_vain))
-                self._is_hinted = True
-                self._wake.set()
+    def _hear(self) -> None:
+        """News of work: look at once; later, if others were faster the last times."""
+        if self._in_vain:
+            # A fleet that runs for every piece of news would do little else.
+            delay_s = ambient.jitter(CROWD_FIRST_S * 2**self._in_vain)
+            asyncio.get_running_loop().call_later(delay_s, self._look)
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        self._is_hinted = True
+        self._wake.set()
 
     async def _sweep_for_ever(self, news: _Listener) -> None:
         """What a crash left between two commits is found here, for ever, not at start-up; so is what is scheduled."""

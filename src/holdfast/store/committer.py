@@ -252,18 +252,20 @@ class Committer(Generic[S]):
 
     def _settle(self, folds: list[_Fold[S]], members: list[Member], written: Sequence[Written]) -> None:
         accepted: list[Member] = []
-        intentions = 0
+        landed: list[tuple[_Fold[S], int]] = []
         for fold, member, result in zip(folds, members, written, strict=True):
             if result.at is None:
                 for wish, _, _ in fold.plans:
                     self._lose(wish, None)
                 continue
             accepted.append(member)
-            intentions += len(fold.plans)
+            landed.append((fold, result.at))
             self._fresh[member.run_id] = (fold, result.at)
-            fold.answer(result.at)
         if accepted:
-            self._count(accepted, intentions)
+            # Before anybody is answered: whoever waits for news should not have to wait for them too.
+            self._count(accepted, sum(len(fold.plans) for fold, _ in landed))
+        for fold, at in landed:
+            fold.answer(at)
 
     def _count(self, accepted: list[Member], intentions: int) -> None:
         self.commits += 1

@@ -7,7 +7,7 @@ with whatever gathered while the last one was on its way. A lost hint costs late
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.errors import HoldfastError
 from holdfast.store.database import Database
@@ -26,6 +26,8 @@ class Listener:
         self._heard = asyncio.Event()
         self._news: set[str] = set()
         self._loop = asyncio.get_running_loop()
+        self.on_news: Callable[[], None] | None = None
+        """Called at once, for whoever cannot wait for their turn."""
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be news, False after `timeout` seconds. News that came between two waits is kept."""
@@ -51,7 +53,12 @@ class Listener:
 
     def tell(self, topics: frozenset[str]) -> None:
         heard = topics if not self._topics or EVERYTHING in topics else self._topics & topics
-        if heard:
+        if not heard:
+            return
+        if _loop_here() is self._loop:
+            # What happens here is told here, before whoever made it happen goes on.
+            self._hear(heard)
+        else:
             self._loop.call_soon_threadsafe(self._hear, heard)
 
     def _hear(self, topics: frozenset[str]) -> None:
@@ -60,6 +67,8 @@ class Listener:
             self._news = {EVERYTHING}
         self._news |= topics
         self._heard.set()
+        if self.on_news is not None:
+            self.on_news()
 
 
 class Hints:
@@ -111,3 +120,11 @@ class Hints:
     def _tell(self, topics: frozenset[str]) -> None:
         for listener in tuple(self._listeners):
             listener.tell(topics)
+
+
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
