@@ -51,6 +51,7 @@ def page(header: Mapping[str, Any], results: Sequence[Measured], plots: Sequence
         "\n".join(growth(seen)),
         "## Goals",
         "\n".join(judged(seen)),
+        "What stands between us and those that are missed: [bounds](bounds.md).",
         "## Not measured",
         "\n".join(missing(results)) or "Nothing was left out.",
     ]
