@@ -28,8 +28,9 @@ async def staged_kinds(hf: Holdfast, run_id: str) -> list[str]:
 
 
 async def outbox(hf: Holdfast) -> list[tuple[Any, ...]]:
+    """What is to be sent, by its space: ids of one millisecond have no order."""
     return await hf.journal.store.fetch(
-        "SELECT target_space, payload, idempotency_key, status, run_id FROM {s}outbox ORDER BY outbox_id"
+        "SELECT target_space, payload, idempotency_key, status, run_id FROM {s}outbox ORDER BY target_space, payload"
     )
 
 
