@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from holdfast import ambient
@@ -306,16 +306,23 @@ class RunWorker:
         if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             yield
             return
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self.stop)
-        try:
+        with hearing_signals(self.stop):
             yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def hearing_signals(tell: Callable[[], None]) -> Iterator[None]:
+    """Be told of SIGTERM and SIGINT, for as long as this lasts. Only a main thread can hear them."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, tell)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def _complain(what: str, error: Exception) -> None:

@@ -373,3 +373,34 @@ async def test_a_def_handler_speaks_in_the_same_way(hf: Holdfast) -> None:
     told = await said(hf, run.run_id)
     assert types(told) == ["message_start", "text", "message_end", "note", "note", "note"]
     assert contents(told) == "Hello"
+
+
+async def test_what_is_said_together_is_stored_together_and_in_order(hf: Holdfast) -> None:
+    seqs: list[int] = []
+    counts: list[int] = []
+
+    async def speaks(given: Any, ctx: Context) -> Ok:
+        before = hf.journal.store.committer.commits
+        seqs.extend(await asyncio.gather(*(ctx.emit("progress", number) for number in range(100))))
+        counts.append(hf.journal.store.committer.commits - before)
+        return Ok()
+
+    run_id = await tick(hf, speaks)
+
+    assert seqs == list(range(seqs[0], seqs[0] + 100))
+    assert [event.data for event in await events(hf, run_id) if event.type == "progress"] == list(range(100))
+    assert counts[0] <= 3
+
+
+async def test_one_word_that_cannot_be_kept_does_not_cost_the_others_theirs(hf: Holdfast) -> None:
+    answers: list[Any] = []
+
+    async def speaks(given: Any, ctx: Context) -> Ok:
+        said = ["a", "x" * (9 << 20), "b"]
+        answers.extend(await asyncio.gather(*(ctx.emit("word", each) for each in said), return_exceptions=True))
+        return Ok()
+
+    run_id = await tick(hf, speaks)
+
+    assert [type(answer) for answer in answers] == [int, InvalidValue, int]
+    assert [event.data for event in await events(hf, run_id) if event.type == "word"] == ["a", "b"]

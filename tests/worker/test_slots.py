@@ -172,3 +172,33 @@ async def test_def_handlers_block_a_thread_and_nobody_else(hf: Holdfast) -> None
         assert await ended(hf, *slow_runs, *quick_runs) == ["done"] * 6
 
     assert times["quick"] < times["slow"]
+
+
+async def test_a_slot_is_free_while_the_disk_is_waited_for_but_claims_stay_bounded(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[int] = []
+    disk = asyncio.Event()
+    submit = hf.journal.submit
+
+    async def slowly(run_id: str, command: Any, **options: Any) -> Any:
+        if type(command).__name__ == "Settle":
+            await disk.wait()
+        return await submit(run_id, command, **options)
+
+    async def handler(given: Any, ctx: Any) -> Done:
+        called.append(given)
+        return Done()
+
+    monkeypatch.setattr(hf.journal, "submit", slowly)
+    hf.register(clog("quick", handler))
+    runs = await made(hf, "quick", 10)
+
+    async with working(hf, concurrency=2):
+        await until(lambda: len(called) == 4)
+        await asyncio.sleep(0.3)
+        assert len(called) == 4, "twice the concurrency, and no more"
+        disk.set()
+        assert await ended(hf, *runs) == ["done"] * 10
+
+    assert sorted(called) == list(range(10))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import signal
 import socket
 from collections.abc import Callable, Iterator
 
@@ -15,10 +14,10 @@ from fastapi import FastAPI
 from holdfast.errors import InvalidValue
 from holdfast.http.service import Service
 from holdfast.redaction import logger
+from holdfast.worker import hearing_signals
 
 log = logger("holdfast.http")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LINGER_S = 0.3
 GRACE_S = 5
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -61,16 +60,8 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def hearing_signals(self) -> Iterator[None]:
         """Leave on SIGTERM and SIGINT, for as long as anything runs. Only a main thread can hear them."""
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self.drain)
-        try:
+        with hearing_signals(self.drain):
             yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
     def drain(self) -> None:
         """Leave. Called again: at once."""
