@@ -134,7 +134,7 @@ class Executor:
         outcome, raised = await self._handle(taken, tick)
         settling = self._settle(tick, outcome, keep_staged=not raised)
         if on_handled is None:
-            return await _to_its_end(settling)
+            return await to_its_end(settling)
         on_handled()
         return await settling
 
@@ -307,7 +307,7 @@ async def _ended(work: asyncio.Task[Any]) -> None:
             raise
 
 
-async def _to_its_end(settling: Coroutine[Any, Any, T]) -> T:
+async def to_its_end(settling: Coroutine[Any, Any, T]) -> T:
     """An outcome on its way to disk is waited for, also by whoever is just being cancelled; only not twice."""
     task = asyncio.ensure_future(settling)
     try:

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Protocol
 
 from holdfast import ambient
 from holdfast.errors import HoldfastError
-from holdfast.executor import Executor, TickResult
+from holdfast.executor import Executor, TickResult, to_its_end
 from holdfast.identity import check_id, new_id
 from holdfast.journal.schedules import TOPIC as SCHEDULES
 from holdfast.outbox import OutboxRelay
+from holdfast.protocol.facts import RunCreated
 from holdfast.protocol.values import whole_number
 from holdfast.redaction import logger
 from holdfast.runtime import Upkeep
@@ -32,6 +33,7 @@ NEWS_S = 1.0
 GIVE_UP_S = 5.0
 CROWD_FIRST_S = 0.002
 CROWD_DOUBLINGS = 6
+CLAIM_MIN = 4
 CLAIM_MAX = 100
 SUSPECT_AT = 4
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -78,6 +80,8 @@ class RunWorker:
         self._at_once = False
         self._is_hinted = False
         self._in_vain = 0
+        self._batch = CLAIM_MAX
+        self._is_sated = False
         self._suspect: str | None = None
         self._aside: set[str] = set()
         self.ticks = 0
@@ -89,6 +93,7 @@ class RunWorker:
         news = self._runs.journal.store.listen(SCHEDULES)
         relaying = asyncio.create_task(self._relay.run())
         listener.on_news = self._hear
+        self._runs.takers.append(self._take_new)
         beside = (self._sweep_for_ever(news), self._look_after())
         helpers = [claiming, *(asyncio.create_task(work) for work in beside)]
         with self._signals():
@@ -100,6 +105,7 @@ class RunWorker:
                 raise
             finally:
                 self._stopping.set()
+                self._runs.takers.remove(self._take_new)
                 self._relay.stop()
                 await self._drain(claiming)
                 await self._end(relaying)
@@ -127,19 +133,25 @@ class RunWorker:
         idle_s = IDLE_FIRST_S
         while not self._stopping.is_set():
             self._wake.clear()
-            free = self._free
+            self._is_sated = False
             # One by one, while a run may be next that should be tried alone.
-            limit = 1 if self._aside and self._suspect is None else CLAIM_MAX
+            asked = min(self._free, 1 if self._aside and self._suspect is None else self._batch)
             hinted, self._is_hinted = self._is_hinted, False
-            taken = await self._take(min(free, limit)) if free else []
+            taken = await self._take(asked) if asked else []
             if taken:
                 idle_s, self._in_vain = IDLE_FIRST_S, 0
-            elif hinted and free:
+            elif hinted and asked:
                 self._in_vain = min(self._in_vain + 1, CROWD_DOUBLINGS)
-            if free and len(taken) == min(free, limit):
+            if asked and len(taken) == asked:
+                # There may be more.
+                self._batch = min(self._batch * 4, CLAIM_MAX)
                 continue
-            # Full: the next free slot wakes us. Idle: a hint, a timer of our own, or the next look.
-            await self._pause(None if not free else idle_s - ambient.jitter(idle_s / 5))
+            if asked:
+                self._is_sated = True
+                # Each that we ask for costs its id and token, given or not: an idle worker asks for few.
+                self._batch = max(CLAIM_MIN, min(2 * len(taken), CLAIM_MAX))
+            # Full: the next free slot wakes us. Sated: a hint, a timer of our own, or the next look.
+            await self._pause(idle_s - ambient.jitter(idle_s / 5) if asked else None)
             idle_s = min(idle_s * 2, IDLE_MAX_S)
 
     @property
@@ -169,11 +181,44 @@ class RunWorker:
             await self._give_back(begin)
             return []
         for item in begin:
-            self._handling.add(item.claim.claim_id)
-            task = asyncio.create_task(self._run_one(item, since))
-            self._running[task] = item.claim.claim_id
-            task.add_done_callback(self._ended)
+            self._begin(item.claim.claim_id, self._run_one(item, since))
         return taken
+
+    def _take_new(self, run_id: str, created: RunCreated) -> bool:
+        """Take a run that is just being created here, as the claim loop would do when it hears of it; only sooner.
+
+        Not while others may be waiting: a new run does not overtake them.
+        """
+        if not self._is_sated or self._wake.is_set() or self._free <= 0 or self._stopping.is_set():
+            return False
+        if created.queue not in self.queues or created.clog_id not in self._registry.names:
+            return False
+        since = ambient.monotonic()
+        claim_id = new_id()
+        taking = self._runs.take_new(run_id, created, claim_id=claim_id, owner=self.owner_id, lease_ms=self._lease_ms)
+        self._begin(claim_id, self._run_new(run_id, claim_id, taking, since))
+        return True
+
+    def _begin(self, claim_id: str, running: Coroutine[Any, Any, None]) -> None:
+        self._handling.add(claim_id)
+        task = asyncio.create_task(running)
+        self._running[task] = claim_id
+        task.add_done_callback(self._ended)
+
+    async def _run_new(
+        self, run_id: str, claim_id: str, taking: Coroutine[Any, Any, Taken | None], since: float
+    ) -> None:
+        try:
+            taken = await to_its_end(taking)
+        except Exception as error:
+            # Its creator is told as well. If the run is there after all, its lease ends or the next look finds it.
+            _complain(f"cannot take run {run_id} as it is created", error)
+            taken = None
+        if taken is not None and not self._stopping.is_set():
+            await self._run_one(taken, since)
+            return
+        self._handling.discard(claim_id)
+        await self._give_back([taken] if taken else [])
 
     def _chosen(self, taken: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
         """What to begin on now, and what later.
@@ -231,11 +276,16 @@ class RunWorker:
 
     def _handled(self, claim_id: str) -> None:
         self._handling.discard(claim_id)
-        self._wake.set()
+        self._has_room()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
-        self._wake.set()
+        self._has_room()
+
+    def _has_room(self) -> None:
+        """A slot is free: look for more, unless the last look found less than there was room for."""
+        if not self._is_sated or self._aside or self._stopping.is_set():
+            self._wake.set()
 
     async def _pause(self, seconds: float | None) -> None:
         with contextlib.suppress(TimeoutError):

@@ -326,3 +326,25 @@ class TestDrain:
         worker.stop()
         await asyncio.wait_for(running, 10)
         seam.away = False
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_whoever_is_cancelled_as_news_arrives_ends(hf: Holdfast, turns: int) -> None:
+    """Whoever hears the news and not the cancel waits for ever, and with it the worker that was told to stop."""
+    listener = hf.journal.store.listen("news")
+
+    async def hear() -> None:
+        while True:
+            await listener.wait(60.0)
+
+    hearing = asyncio.create_task(hear())
+    await asyncio.sleep(0.01)
+    hf.journal.store.hints.publish({"news"})
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    hearing.cancel()
+    done, _ = await asyncio.wait([hearing], timeout=1.0)
+    listener.close()
+
+    assert done
+    assert hearing.cancelled()

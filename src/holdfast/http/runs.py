@@ -305,7 +305,8 @@ async def _waited(service: Service, mine: Holdfast, run_id: str, seconds: int) -
             listener.close()
 
     try:
-        return await asyncio.wait_for(rest(), seconds)
+        async with asyncio.timeout(seconds):
+            return await rest()
     except TimeoutError:
         return await existing(mine, run_id)
 

@@ -40,7 +40,8 @@ def stream_routes(service: Service) -> APIRouter:
         user_id = await service.user(request)
         after = seq_of(last_event_id, cursor)
         try:
-            known = await asyncio.wait_for(standing(service.hf.journal, run_id, user_id), AT_ONCE_S)
+            async with asyncio.timeout(AT_ONCE_S):
+                known = await standing(service.hf.journal, run_id, user_id)
         except (DatabaseError, TimeoutError):
             # A browser that is refused does not come back by itself; one that waits will see everything.
             return _stream_of(service, user_id, run_id, after, None)
@@ -60,7 +61,8 @@ def stream_routes(service: Service) -> APIRouter:
         mine = await service.asking(request)
         # Where the database is away, the stream itself asks whether there is such a session, until it knows.
         with contextlib.suppress(DatabaseError, TimeoutError):
-            await asyncio.wait_for(mine.sessions.check(session_id), AT_ONCE_S)
+            async with asyncio.timeout(AT_ONCE_S):
+                await mine.sessions.check(session_id)
         reader = Reader()
         place = SessionCursor.parsed(cursor if last_event_id is None else last_event_id)
         user_id = await service.user(request)

@@ -33,7 +33,7 @@ from holdfast.journal.planner import Executed, Limits, RunPlanner, member, plan_
 from holdfast.journal.redacting import redacted
 from holdfast.protocol import catalog, facts
 from holdfast.protocol.beginning import begun
-from holdfast.protocol.commands import Command, Create
+from holdfast.protocol.commands import Claim, Command, Create
 from holdfast.protocol.decisions import Decision
 from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import Fact, WorkflowStarted
@@ -205,6 +205,16 @@ class Journal:
             # What is shared with other runs, looks at all of this one, or has statements of its own, is decided
             # behind the locks.
             exact=exact or bool(request.shared or request.whole or getattr(command, "statements", ()) or guard),
+        )
+        return self._executed(run_id, self._store.submit(intention))
+
+    def submit_claim(self, run_id: str, command: Claim) -> Coroutine[Any, Any, Executed]:
+        """Claim a run whose creation was submitted just before: both are one commit, unless others come between."""
+        intention = Intention(
+            # No claim is named, as in the request of the creation: of a run that is not there yet both know all.
+            request=SliceRequest(run_id),
+            plan=plan_command(command, self._limits),
+            known=RunState(run_id=run_id),
         )
         return self._executed(run_id, self._store.submit(intention))
 

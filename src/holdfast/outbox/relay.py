@@ -161,7 +161,8 @@ class OutboxRelay:
             await asyncio.sleep(0)
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     async def _hear(self, listener: Listener) -> None:
         while True:
@@ -188,7 +189,8 @@ class OutboxRelay:
         """
         giving = [self._leases.settle(row.outbox_id, self.worker_id, row.token, status="pending") for row in rows]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*giving, return_exceptions=True), GIVE_UP_S)
+            async with asyncio.timeout(GIVE_UP_S):
+                await asyncio.gather(*giving, return_exceptions=True)
 
 
 async def flush_once(leases: Leases, sinks: Sinks, deliveries: Deliveries, trip: Trip, limit: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from holdfast.errors import Conflict, InvalidEntry, LeaseLost
 from holdfast.identity import check_id, check_name, hash_token, new_id
 from holdfast.journal import Executed
 from holdfast.moments import from_us
-from holdfast.protocol import commands
+from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
-from holdfast.protocol.facts import ROOT, AttemptClaimed, Fact
+from holdfast.protocol.facts import ROOT, AttemptClaimed, Fact, RunCreated
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.settle import WORKFLOW_TICK
 from holdfast.protocol.state import RunState, Work
@@ -107,6 +107,23 @@ class Claims(Runs):
             # All that was found had to be ended instead; there may be more behind it.
         return []
 
+    def take_new(
+        self, run_id: str, created: RunCreated, *, claim_id: str, owner: str, lease_ms: int
+    ) -> Coroutine[Any, Any, Taken | None]:
+        """Take a run whose creation was submitted just before, in the same commit; None if it was not created.
+
+        The claim is ordered by this call; its answer may be awaited later.
+        """
+        token = ambient.random_token()
+        command = commands.Claim(
+            runnable_key=ROOT,
+            claim_id=claim_id,
+            claim_token_hash=hash_token(token),
+            owner_id=owner,
+            lease_us=self._lease_us(lease_ms),
+        )
+        return self._taken_new(run_id, created, command, token, self.journal.submit_claim(run_id, command))
+
     async def heartbeat(self, claim: Claim, lease_ms: int | None = None) -> datetime:
         """Start the lease anew and answer its end. A lost claim raises `LeaseLost`."""
         lease_us = self._lease_us(lease_ms)
@@ -177,6 +194,24 @@ class Claims(Runs):
         work = executed.state.work.get(item.key)
         is_ours = work is not None and work.claim is not None and work.claim.claim_id == claim_id
         return item._replace(claim_id=claim_id) if is_ours else None
+
+    async def _taken_new(
+        self,
+        run_id: str,
+        created: RunCreated,
+        command: commands.Claim,
+        token: str,
+        submitted: Coroutine[Any, Any, Executed],
+    ) -> Taken | None:
+        executed = await submitted
+        if executed.at is None:
+            return None
+        work = executed.state.work[ROOT]
+        assert work.claim is not None
+        # As it was stored: what its creator gave is the creator's.
+        fact = facts.decode(created.kind, facts.encode(created))
+        item = Claimed(run_id, ROOT, command.claim_id, executed.at)
+        return Taken(_claim(item, work, work.claim.lease_until, token, fact), executed.state, fact)
 
     def _told(self, held: Sequence[Claimed], request: ClaimRequest) -> dict[str, tuple[RunState, Fact]]:
         """The runs that have just begun, which their claims told whole, each with the fact that holds its input."""

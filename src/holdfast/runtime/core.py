@@ -18,7 +18,7 @@ from holdfast.journal.wakeups import Notifier
 from holdfast.moments import to_us
 from holdfast.protocol.commands import Command
 from holdfast.protocol.decisions import Decision
-from holdfast.protocol.facts import ROOT
+from holdfast.protocol.facts import ROOT, RunCreated
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
 from holdfast.redaction import Redaction
@@ -26,6 +26,8 @@ from holdfast.runtime.records import RunInfo, run_info
 from holdfast.store import Database, Store, connect
 
 LEASE_MS_MAX = 1 << 40
+
+Taker = Callable[[str, RunCreated], bool]
 
 
 class Core:
@@ -68,6 +70,8 @@ class Core:
         self.is_open = False
         self._known_clogs: frozenset[str] | None = None
         """The clogs that this process serves; None while that is not known."""
+        self.takers: list[Taker] = []
+        """Who in this process is asked, in this order, whether to take a run that is just being created."""
 
     async def open(self, *, migrate: bool = True) -> Self:
         """Connect. Unless told otherwise, bring the schema up to date first; that is safe to repeat."""

@@ -136,7 +136,8 @@ class Pulse:
                 store = store or await self._opened()
                 pause = await self._round(store)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await wake.wait()
         finally:
             if store is not None:
                 await store.close()

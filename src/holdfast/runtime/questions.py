@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
-from holdfast.errors import RunCancelled, RunFailed
+from holdfast.errors import NotFound, RunCancelled, RunFailed
 from holdfast.identity import check_id
 from holdfast.journal import RunPlanner
 from holdfast.moments import from_us
@@ -16,6 +16,7 @@ from holdfast.protocol.events import view
 from holdfast.protocol.state import RunState
 from holdfast.protocol.values import whole_number
 from holdfast.runtime.claims import Claims
+from holdfast.runtime.endings import Ending, read_ending
 from holdfast.runtime.explanation import Explanation, explanation
 from holdfast.runtime.graphing import RunGraph, run_graph
 from holdfast.runtime.history import read_history
@@ -99,14 +100,21 @@ class Questions(Claims):
         listener = self._store.listen(f"run:{check_id(run_id, 'run_id')}")
         try:
             async with asyncio.timeout(timeout):
-                while not (run := await self._existing(run_id)).finished_at:
+                while not (ending := await self._ending(run_id)).is_over:
                     await listener.wait(POLL_S)
         finally:
             listener.close()
-        if run.status == "done":
-            return run.output
+        if ending.status == "done":
+            return ending.output
+        run = await self._existing(run_id)
         wrong = RunCancelled if run.status == "cancelled" else RunFailed
         raise wrong(f"run {run_id} is {run.status}: {run.last_error or run.error_kind or ''}", run=run)
+
+    async def _ending(self, run_id: str) -> Ending:
+        ending = await read_ending(self._store, run_id, self._user_id)
+        if ending is None:
+            raise NotFound(f"there is no run {run_id}")
+        return ending
 
     async def events(
         self, run_id: str, after: int = 0, *, follow: bool = False, limit: int | None = None

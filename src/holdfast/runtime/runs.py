@@ -37,8 +37,11 @@ class Runs(Core):
         chosen = new_id() if run_id is None else check_id(run_id, "run_id")
         is_alone = run_id is None and command.key is None and command.fact.lane is None
         unseen = RunState(run_id=chosen) if is_alone else None
+        creating = self.journal.submit(chosen, command, known=unseen, checked=True)
+        if is_alone and command.fact.has_input:
+            self._offer(chosen, command.fact)
         try:
-            executed = await self.journal.submit(chosen, command, known=unseen, checked=True)
+            executed = await creating
         except DatabaseError as error:
             if error.code == "write_rejected":
                 await self._check_session(command.fact)
@@ -50,6 +53,12 @@ class Runs(Core):
             return await self._existing(chosen)
         value = command.fact.input if command.fact.has_input else None
         return run_info(executed.state, pending_input=value, output=None)
+
+    def _offer(self, run_id: str, created: facts.RunCreated) -> None:
+        """Whoever in this process has nothing to do may take the run as it is made. Its creator sees it pending."""
+        for take in self.takers:
+            if take(run_id, created):
+                return
 
     async def create_runs(self, requests: Sequence[dict[str, Any]]) -> list[RunInfo]:
         """Create many runs in one commit, all or none."""

@@ -32,7 +32,8 @@ class Listener:
     async def wait(self, timeout: float) -> bool:
         """True when there may be news, False after `timeout` seconds. News that came between two waits is kept."""
         try:
-            await asyncio.wait_for(self._heard.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._heard.wait()
         except TimeoutError:
             return False
         finally:

@@ -19,7 +19,7 @@ from holdfast.store import recorder
 from holdfast.store.database import LockedPlan, OnHint, RecordPlan
 from holdfast.store.migrate import Migration, pending
 from holdfast.store.postgres_hints import NOTIFY, Ear, payloads
-from holdfast.store.postgres_pool import BY_KEY, SESSION, Address, Connections, connect, parse_url
+from holdfast.store.postgres_pool import BY_KEY, HINTS, SESSION, Address, Connections, connect, parse_url
 from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import (
     Append,
@@ -63,7 +63,7 @@ class _Lanes:
         self.beats = Connections(address, 2, BY_KEY)
         self.outbox = Connections(address, 3, BY_KEY)
         self.reads = Connections(address, 4, SESSION)
-        self.hints = Connections(address, 1, SESSION)
+        self.hints = Connections(address, 1, HINTS)
 
     async def close(self) -> None:
         lanes = (self.commits, self.exact, self.claims, self.beats, self.outbox, self.reads, self.hints)

@@ -59,7 +59,8 @@ class Ear:
         """Return when it hears, or after a moment if it does not yet."""
         self._task = asyncio.create_task(self._keep_listening())
         try:
-            await asyncio.wait_for(self._begun.wait(), CONNECT_TIMEOUT_S)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._begun.wait()
         except TimeoutError:
             return
 
@@ -95,7 +96,8 @@ class Ear:
 
     async def _still_hears(self, connection: Any, gone: asyncio.Event) -> bool:
         try:
-            await asyncio.wait_for(gone.wait(), BEAT_S)
+            async with asyncio.timeout(BEAT_S):
+                await gone.wait()
         except TimeoutError:
             count = await connection.fetchval(_LISTENING, self._channel, timeout=BEAT_TIMEOUT_S)
             return bool(count)

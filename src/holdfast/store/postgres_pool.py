@@ -47,6 +47,12 @@ much as running them (left to itself, the server never thinks so); one that was 
 not read them from end to end later."""
 
 
+HINTS = f"""{SESSION}
+    SET synchronous_commit = off;
+"""
+"""For news, which nobody keeps: sending it must not wait for a disk."""
+
+
 class Address(NamedTuple):
     """Where the database is. `pooled`: a transaction pooler stands between, so no session state will last.
 
