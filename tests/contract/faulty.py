@@ -105,8 +105,8 @@ class FaultyDatabase:
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         return await self._call("read_slices", lambda: self.real.read_slices(requests))
 
-    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]:
-        return await self._call("write", lambda: self.real.write(members, commit_id))
+    async def write(self, members: Sequence[Member], commit_id: int, news: Sequence[str] = ()) -> list[Written]:
+        return await self._call("write", lambda: self.real.write(members, commit_id, news))
 
     async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None:
         planned: list[Member] = []

@@ -31,7 +31,7 @@ from holdfast.store import (
     postgres_sql,
 )
 from holdfast.store.postgres import Postgres
-from holdfast.store.postgres_hints import Ear, payloads
+from holdfast.store.postgres_hints import Ear, payload, payloads
 from holdfast.store.postgres_pool import BY_KEY, SESSION, Address, connect, mapped, parse_url
 from holdfast.store.tables import FACTS, INDEXES, PENDING, RUN_FIXED, RUN_MOVING
 from holdfast.store.types import Busy, Mark, OutcomeUnknown, Rejected, Slice, Written, line_digest
@@ -331,7 +331,7 @@ class TestPlans:
         "text",
         [
             postgres_sql.write_text(
-                postgres_sql.Shape(True, False, True, False, True, True, frozenset(INDEXES), DROPPED)
+                postgres_sql.Shape(True, False, True, False, True, True, frozenset(INDEXES), DROPPED, False)
             ),
             postgres_sql.APPEND,
             postgres_sql.READ_SLICES,
@@ -673,7 +673,7 @@ class TestHints:
             made.append(await connect(parse_url(postgres_url), SESSION))
             return made[-1]
 
-        ear = Ear(tracked, "deaf", heard.append, is_echo=lambda _: False)
+        ear = Ear(tracked, "deaf", heard.append, name="me")
         await ear.start()
         await asyncio.sleep(0.1)
         before = list(made)
@@ -690,7 +690,7 @@ class TestHints:
         address = parse_url("postgresql://me@/db?host=/nowhere")
         heard: list[Any] = []
 
-        ear = Ear(lambda: connect(address, SESSION), "c", heard.append, is_echo=lambda _: False)
+        ear = Ear(lambda: connect(address, SESSION), "c", heard.append, name="me")
         await ear.start()
         await ear.stop()
 
@@ -699,14 +699,16 @@ class TestHints:
     def test_long_news_travels_in_pieces(self) -> None:
         topics = [f"run:{'ü' * 100}{i}" for i in range(300)]
 
-        pieces = list(payloads(topics))
+        pieces = list(payloads("me", topics))
 
         assert max(len(piece.encode()) for piece in pieces) < 8_000
-        assert [topic for piece in pieces for topic in piece.split("\n")] == topics
+        assert {piece.split("\n")[0] for piece in pieces} == {"me"}
+        assert [topic for piece in pieces for topic in piece.split("\n")[1:]] == topics
+        assert payload("me", topics) == "me", "in one piece: look at everything"
 
     @pytest.mark.parametrize("topic", ["a\nb", "x" * 8_000])
     def test_news_that_cannot_travel_means_everything(self, topic: str) -> None:
-        assert "" in list(payloads(["run:a", topic]))
+        assert "me" in list(payloads("me", ["run:a", topic]))
 
 
 async def unlisten(connection: Any) -> bool:

@@ -21,7 +21,8 @@ from holdfast.outbox.records import Audit, OutboxRow, audit_of, row_of
 from holdfast.protocol import facts
 from holdfast.protocol.values import canonical, clean, fingerprint, whole_number
 from holdfast.store.hints import Listener
-from holdfast.store.outbox_rows import OUTBOX_TOPIC, ClaimTerms, OutboxRows
+from holdfast.store.news import OUTBOX_TOPIC
+from holdfast.store.outbox_rows import ClaimTerms, OutboxRows
 from holdfast.store.outbox_sql import AUDIT_COLUMNS, COLUMNS, AuditRow, Renewal, Settlement
 
 LIMIT_MAX = 10_000

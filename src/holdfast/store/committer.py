@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from holdfast import ambient
 from holdfast.errors import DatabaseError
 from holdfast.store.database import Database
+from holdfast.store.news import topics
 from holdfast.store.tables import PENDING
 from holdfast.store.types import (
     Busy,
@@ -98,7 +99,7 @@ class Committer(Generic[S]):
         self,
         database: Database,
         planner: Planner[S],
-        on_commit: Callable[[Sequence[Member]], None],
+        on_commit: Callable[[Sequence[Member], bool], None],
         *,
         grouped: bool = True,
     ) -> None:
@@ -217,14 +218,17 @@ class Committer(Generic[S]):
             return
         members = [self._member(fold) for fold in writing]
         commit_id = ambient.random_bits(62)
+        # Alone, its news travels with it. Commits that carry news wait for each other in the database's one queue of
+        # them, disk and all, so where there are many they go without and tell afterwards.
+        news = sorted(topics(members)) if len(members) == 1 else ()
         try:
-            written = await patiently(lambda: self._database.write(members, commit_id))
+            written = await patiently(lambda: self._database.write(members, commit_id, news))
         except OutcomeUnknown:
             written = await self._find_out(writing, members, commit_id)
         except Rejected as error:
             await self._halve(writing, error)
             return
-        self._settle(writing, members, written)
+        self._settle(writing, members, written, told=bool(news))
 
     def _member(self, fold: _Fold[S]) -> Member:
         return self._planner.member(fold.before, fold.after, [plan for _, plan, _ in fold.plans])
@@ -250,7 +254,7 @@ class Committer(Generic[S]):
         for wish, _, _ in folds[0].plans:
             self._lose(wish, _refused(error))
 
-    def _settle(self, folds: list[_Fold[S]], members: list[Member], written: Sequence[Written]) -> None:
+    def _settle(self, folds: list[_Fold[S]], members: list[Member], written: Sequence[Written], *, told: bool) -> None:
         accepted: list[Member] = []
         landed: list[tuple[_Fold[S], int]] = []
         for fold, member, result in zip(folds, members, written, strict=True):
@@ -263,15 +267,15 @@ class Committer(Generic[S]):
             self._fresh[member.run_id] = (fold, result.at)
         if accepted:
             # Before anybody is answered: whoever waits for news should not have to wait for them too.
-            self._count(accepted, sum(len(fold.plans) for fold, _ in landed))
+            self._count(accepted, sum(len(fold.plans) for fold, _ in landed), told)
         for fold, at in landed:
             fold.answer(at)
 
-    def _count(self, accepted: list[Member], intentions: int) -> None:
+    def _count(self, accepted: list[Member], intentions: int, told: bool = False) -> None:
         self.commits += 1
         self.members += len(accepted)
         self.intentions += intentions
-        self._on_commit(accepted)
+        self._on_commit(accepted, told)
 
     def _lose(self, wish: _Wish[S], error: DatabaseError | None) -> None:
         wish.known = None

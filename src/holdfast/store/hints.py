@@ -96,10 +96,12 @@ class Hints:
     def forget(self, listener: Listener) -> None:
         self._listeners.discard(listener)
 
-    def publish(self, topics: Iterable[str]) -> None:
-        """Tell this process now and the others soon."""
+    def publish(self, topics: Iterable[str], *, told: bool = False) -> None:
+        """Tell this process now and the others soon, unless the commit has told them."""
         news = frozenset(topics)
         self._tell(news)
+        if told:
+            return
         self._outgoing |= news
         if self._sender is None:
             self._sender = asyncio.create_task(self._send())

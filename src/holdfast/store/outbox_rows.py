@@ -17,6 +17,7 @@ from holdfast.redaction import logger
 from holdfast.store import outbox_sql as texts
 from holdfast.store.committer import Patience, patiently
 from holdfast.store.database import Database
+from holdfast.store.news import OUTBOX_TOPIC
 from holdfast.store.outbox_sql import AuditRow, Renewal, Settlement
 from holdfast.store.types import Change, OutcomeUnknown, Rejected, Row
 
@@ -27,7 +28,6 @@ B = TypeVar("B")
 BATCH_MAX = 500
 CLAIMS_MAX = 5
 PATIENCE_S = 10.0
-OUTBOX_TOPIC = "outbox"
 _AWAY = frozenset({"database_unavailable", "database_timeout"})
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast import ambient
 from holdfast.errors import DatabaseError
 from holdfast.redaction import logger
+from holdfast.store import postgres_alone, recorder
 from holdfast.store import postgres_sql as texts
-from holdfast.store import recorder
 from holdfast.store.database import LockedPlan, OnHint, RecordPlan
 from holdfast.store.migrate import Migration, pending
-from holdfast.store.postgres_hints import NOTIFY, Ear, payloads
+from holdfast.store.postgres_hints import NOTIFY, Ear, payload, payloads
 from holdfast.store.postgres_pool import BY_KEY, HINTS, SESSION, Address, Connections, connect, parse_url
 from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import (
@@ -94,7 +95,7 @@ class Postgres:
         self._statement_timeout_ms = statement_timeout_ms
         self._lanes: _Lanes | None = None
         self._ear: Ear | None = None
-        self._hint_sender = 0
+        self._name = f"{ambient.random_bits(62):x}"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
 
@@ -159,11 +160,12 @@ class Postgres:
             return []
         return await self._opened().commits.run(lambda connection: self._slices(connection, requests), lost=Busy)
 
-    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]:
+    async def write(self, members: Sequence[Member], commit_id: int, news: Sequence[str] = ()) -> list[Written]:
         if not members:
             return []
         return await self._opened().commits.run(
-            lambda connection: self._write(connection, members, commit_id, self._given_now()), lost=OutcomeUnknown
+            lambda connection: self._write(connection, members, commit_id, self._given_now(), news),
+            lost=OutcomeUnknown,
         )
 
     async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None:
@@ -258,8 +260,7 @@ class Postgres:
 
     async def send_hint(self, topics: Sequence[str]) -> None:
         async def job(connection: Any) -> None:
-            self._hint_sender = connection.get_server_pid()
-            await connection.fetch(NOTIFY, self._channel, list(payloads(topics)))
+            await connection.fetch(NOTIFY, self._channel, list(payloads(self._name, topics)))
 
         await self._opened().hints.run(job, lost=OutcomeUnknown)
 
@@ -268,9 +269,7 @@ class Postgres:
         if address.pooled:
             # A pooler hands every statement to another session, and none of them would listen.
             return
-        self._ear = Ear(
-            lambda: connect(address, SESSION), self._channel, on_hint, is_echo=lambda pid: pid == self._hint_sender
-        )
+        self._ear = Ear(lambda: connect(address, SESSION), self._channel, on_hint, name=self._name)
         await self._ear.start()
 
     async def _slices(self, connection: Any, requests: Sequence[SliceRequest]) -> list[Slice]:
@@ -279,10 +278,14 @@ class Postgres:
         return [_decode_slice(row[0]) for row in rows]
 
     async def _write(
-        self, connection: Any, members: Sequence[Member], commit_id: int, now: int | None
+        self, connection: Any, members: Sequence[Member], commit_id: int, now: int | None, news: Sequence[str] = ()
     ) -> list[Written]:
-        shape = texts.write_shape(members)
-        arguments = texts.write_arguments(shape, members, commit_id, now)
+        told = (self._channel, payload(self._name, news)) if news else ()
+        if (alone := postgres_alone.alone(members, tells=bool(told))) is not None:
+            arguments = postgres_alone.arguments(alone, members[0], commit_id, now, *told)
+            return _written(await _rows(connection, self._text(postgres_alone.text(alone)), arguments))
+        shape = texts.write_shape(members, tells=bool(told))
+        arguments = [*texts.write_arguments(shape, members, commit_id, now), *told]
         return _written(await _rows(connection, self._text(texts.write_text(shape)), arguments))
 
     async def _check_server(self) -> None:
@@ -401,5 +404,5 @@ def _claimed(run_id: str, key: str, claim_id: str | None, at: int, position: int
 
 
 def _written(rows: list[Row]) -> list[Written]:
-    ((instants, revs),) = rows
+    ((instants, revs, *_),) = rows
     return [Written(at if at >= 0 else None, rev) for at, rev in zip(instants, revs, strict=True)]

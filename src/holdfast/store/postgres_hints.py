@@ -14,24 +14,34 @@ BEAT_S = 10.0
 BEAT_TIMEOUT_S = 5.0
 BACKOFF_S_MAX = 5.0
 PAYLOAD_BYTES_MAX = 7_900
+TOPIC_BYTES_MAX = 7_800
 NOTIFY = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
 _LISTENING = "SELECT count(*) FROM pg_listening_channels() AS c WHERE c = $1"
 
 
-def payloads(topics: Sequence[str]) -> Iterator[str]:
-    """Topics, one per line, in pieces that Postgres will carry. The empty piece means: look at everything."""
-    piece = ""
+def payloads(sender: str, topics: Sequence[str]) -> Iterator[str]:
+    """The sender's name and topics, one per line, in pieces that Postgres will carry.
+
+    A piece without topics means: look at everything.
+    """
+    piece = sender
     for topic in topics:
-        if "\n" in topic or len(topic.encode()) > PAYLOAD_BYTES_MAX:
-            yield ""
+        if "\n" in topic or len(topic.encode()) > TOPIC_BYTES_MAX:
+            yield sender
             return
-        longer = f"{piece}\n{topic}" if piece else topic
+        longer = f"{piece}\n{topic}"
         if len(longer.encode()) > PAYLOAD_BYTES_MAX:
             yield piece
-            longer = topic
+            longer = f"{sender}\n{topic}"
         piece = longer
-    if piece:
+    if piece != sender:
         yield piece
+
+
+def payload(sender: str, topics: Sequence[str]) -> str:
+    """The same in one piece."""
+    first, *others = payloads(sender, topics)
+    return sender if others else first
 
 
 class Ear:
@@ -46,12 +56,12 @@ class Ear:
         channel: str,
         on_hint: OnHint,
         *,
-        is_echo: Callable[[int], bool],
+        name: str,
     ) -> None:
         self._connect = connect
         self._channel = channel
         self._on_hint = on_hint
-        self._is_echo = is_echo
+        self._name = name
         self._begun = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -103,7 +113,8 @@ class Ear:
             return bool(count)
         return False
 
-    def _heard(self, _connection: Any, pid: int, _channel: str, payload: str) -> None:
+    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        sender, *topics = payload.split("\n")
         # What we sent ourselves, this process was told before.
-        if not self._is_echo(pid):
-            self._on_hint(payload.split("\n") if payload else ())
+        if sender != self._name:
+            self._on_hint(topics)

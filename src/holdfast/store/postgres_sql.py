@@ -43,6 +43,8 @@ class Shape(NamedTuple):
     fences: bool
     puts: frozenset[str]
     drops: frozenset[str]
+    tells: bool
+    """News goes with it."""
 
 
 class _Places:
@@ -58,6 +60,11 @@ class _Places:
             self._taken += 1
             arrays.append(f"${self._taken}::{kind}[]")
         return f"unnest({', '.join(arrays)}) AS {alias} ({', '.join(columns)})"
+
+    def notify(self) -> str:
+        """The answer, and if the first member was accepted, the news on the channel of the last two arguments."""
+        channel, news = f"${self._taken + 1}::text", f"${self._taken + 2}::text"
+        return f"SELECT v.at, v.rev, CASE WHEN v.at[1] >= 0 THEN pg_notify({channel}, {news}) END FROM v"
 
 
 # $1 now, $2 commit id, $3 ids, $4 expected revisions.
@@ -135,10 +142,10 @@ def write_text(shape: Shape) -> str:
     parts += [_put(INDEXES[name], places) for name in _in_order(shape.puts)]
     parts += [_drop(INDEXES[name], places) for name in _in_order(shape.drops)]
     parts.append(_entries(places))
-    return f"WITH{','.join(parts)}\n    {_ANSWER}"
+    return f"WITH{','.join(parts)}\n    {places.notify() if shape.tells else _ANSWER}"
 
 
-def write_shape(members: Sequence[Member]) -> Shape:
+def write_shape(members: Sequence[Member], *, tells: bool = False) -> Shape:
     puts: set[str] = set()
     drops: set[str] = set()
     for member in members:
@@ -153,6 +160,7 @@ def write_shape(members: Sequence[Member]) -> Shape:
         fences=any(member.fences for member in members),
         puts=frozenset(puts),
         drops=frozenset(drops),
+        tells=tells,
     )
 
 

@@ -202,7 +202,7 @@ class SQLite:
 
         return await self._read(job)
 
-    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]:
+    async def write(self, members: Sequence[Member], commit_id: int, news: Sequence[str] = ()) -> list[Written]:
         return await self._write(
             lambda connection, now: [_write_member(connection, member, now, commit_id) for member in members]
         )

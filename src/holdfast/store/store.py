@@ -18,7 +18,8 @@ from holdfast.store.claimer import Claimer
 from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
 from holdfast.store.hints import Hints, Listener
-from holdfast.store.outbox_rows import OUTBOX_TOPIC, OutboxRows
+from holdfast.store.news import topics
+from holdfast.store.outbox_rows import OutboxRows
 from holdfast.store.recorder import Judge, Recorded, Recorder, changes, latest
 from holdfast.store.sqlite import SQLite
 from holdfast.store.tables import (
@@ -572,15 +573,8 @@ class Store(Generic[S]):
     def listen(self, *topics: str) -> Listener:
         return self.hints.listen(topics)
 
-    def _committed(self, members: Sequence[Member]) -> None:
-        topics = {member.thread for member in members}
-        for member in members:
-            topics |= {f"queue:{row[2]}" for row in member.changes.puts.get("work", ()) if row[12] is None}
-            if member.created is not None:
-                topics.add(f"session:{member.created[1]}")
-            if OUTBOX.name in member.changes.puts:
-                topics.add(OUTBOX_TOPIC)
-        self.hints.publish(topics)
+    def _committed(self, members: Sequence[Member], told: bool = False) -> None:
+        self.hints.publish(topics(members), told=told)
 
     def _puts(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, tuple[Any, ...]]]:
         """The statements that insert these rows, each after those it refers to."""

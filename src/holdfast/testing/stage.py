@@ -142,7 +142,7 @@ class GatedDatabase:
     async def read_slices(self, requests: Sequence[SliceRequest]) -> list[Slice]:
         return await self._carry("read_slices", lambda: self._real.read_slices(requests))
 
-    async def write(self, members: Sequence[Member], commit_id: int) -> list[Written]:
+    async def write(self, members: Sequence[Member], commit_id: int, news: Sequence[str] = ()) -> list[Written]:
         return await self._carry("write", lambda: self._real.write(members, commit_id))
 
     async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None:
