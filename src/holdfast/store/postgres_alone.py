@@ -90,7 +90,7 @@ def text(shape: Alone) -> str:
         answer = "SELECT ARRAY[coalesce((SELECT at FROM v), -1)], ARRAY[coalesce((SELECT rev FROM head), 0)]{news}"
     parts += [_put(INDEXES[name], places) for name in shape.puts]
     parts += [_drop(INDEXES[name], places) for name in shape.drops]
-    parts += [_entry(number, commit_id, places) for number in range(shape.entries)]
+    parts.append(_entries(shape.entries, commit_id, places))
     news = f", (SELECT pg_notify({places.take('text')}, {places.take('text')}) FROM v)" if shape.tells else ""
     return f"WITH {', '.join(parts)} {answer.format(news=news)}"
 
@@ -169,9 +169,12 @@ def _drop(table: Table, places: _Places) -> str:
     return f"drop_{table.name} AS (DELETE FROM {{s}}{table.name} d USING v WHERE {same})"
 
 
-def _entry(number: int, commit_id: str, places: _Places) -> str:
-    thread, rev, kind, data, digest = (places.take(kind) for kind in ("text", "int", "text", "text", "bytea"))
+def _entries(count: int, commit_id: str, places: _Places) -> str:
+    """In one statement and in order: each takes the next position as it is written."""
+    kinds = ("text", "int", "text", "text", "bytea")
+    rows = ", ".join(f"({', '.join(places.take(kind) for kind in kinds)})" for _ in range(count))
     return (
-        f"noted_{number} AS (INSERT INTO {{s}}journal (thread, rev, kind, data, at, digest, commit_id) "
-        f"SELECT {thread}, {rev}, {kind}, {data}, v.at, {digest}, {commit_id} FROM v)"
+        "noted AS (INSERT INTO {s}journal (thread, rev, kind, data, at, digest, commit_id) "
+        f"SELECT e.thread, e.rev, e.kind, e.data, v.at, e.digest, {commit_id} "
+        f"FROM v CROSS JOIN (VALUES {rows}) AS e (thread, rev, kind, data, digest))"
     )
