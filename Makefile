@@ -35,7 +35,7 @@ first: $(READY) ## a first run, end to end, which ends by itself
 	@$(BIN)/python examples/first_run.py
 
 test: $(SYSTEM) ## all tests but the slow ones; ARGS="-k claim" narrows
-	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
 
 check: $(READY) ## lint, format, types, floors, sizes, clauses
 	@$(BIN)/ruff check .

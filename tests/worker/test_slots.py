@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Holdfast
+from holdfast.worker import CROWD_DOUBLINGS, CROWD_FIRST_S
 from tests.conftest import Opener
 from tests.worker.places import clog, ended, until, working
 
@@ -202,3 +203,42 @@ async def test_a_slot_is_free_while_the_disk_is_waited_for_but_claims_stay_bound
         assert await ended(hf, *runs) == ["done"] * 10
 
     assert sorted(called) == list(range(10))
+
+
+async def test_news_that_was_in_vain_is_heeded_later_until_there_is_work_again(open_hf: Opener) -> None:
+    """In a fleet every worker hears of every run; those who come too late must not run for each of them."""
+    hf, other = await open_hf(), await open_hf()
+    looks: list[float] = []
+    left: list[int] = []
+    claim = hf.journal.claim
+
+    async def looked(request: Any) -> Any:
+        looks.append(time.monotonic())
+        return await claim(request)
+
+    hf.journal.claim = looked  # type: ignore[method-assign]
+
+    async def handler(given: Any, ctx: Any) -> Done:
+        left.append(worker._in_vain)
+        return Done()
+
+    async def look_after_news() -> float:
+        """How long after a piece of news it was heeded."""
+        await until(lambda: worker._is_sated and not worker._wake.is_set())
+        looks.clear()
+        told = time.monotonic()
+        hf.journal.store.hints.publish({"queue:default"})
+        await until(lambda: looks)
+        return looks[0] - told
+
+    hf.register(clog("quick", handler))
+    async with working(hf) as worker:
+        for vain in range(1, CROWD_DOUBLINGS + 2):
+            await look_after_news()
+            await until(lambda vain=vain: worker._in_vain == min(vain, CROWD_DOUBLINGS))  # type: ignore[misc]
+        # Never later than the longest delay, and a moment for the loop.
+        assert await look_after_news() < CROWD_FIRST_S * 2**CROWD_DOUBLINGS + 0.5
+
+        run = await other.create_run(session_id="s", clog_id="quick", input=1)
+        assert await ended(hf, run.run_id) == ["done"]
+        assert left == [0]
