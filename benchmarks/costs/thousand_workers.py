@@ -1,9 +1,10 @@
 """A simulation of many workers on one database: what they ask when idle, how soon work is taken, what a hint costs.
 
 Workers wait as `holdfast.worker` does, with its own constants: a claim, then a pause that doubles and is a little
-shorter by chance, cut short by a hint or by an ended tick. The database is a number of cores and a line before them. A
-claim takes its rows as it begins, as `SKIP LOCKED` does, so nobody waits for a row and nothing is taken twice. Disk,
-network and Postgres' own delivery of notifications are not simulated; what a statement costs is given.
+shorter by chance, cut short by a hint, or by an ended tick if there was more than there was room for. Who came too late
+for the last hints heeds the next one later. The database is a number of cores and a line before them. A claim takes its
+rows as it begins, as `SKIP LOCKED` does, so nobody waits for a row and nothing is taken twice. Disk, network and
+Postgres' own delivery of notifications are not simulated; what a statement costs is given.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from holdfast.outbox.relay import IDLE_MAX_S as RELAY_S
 from holdfast.runtime.chores import LOOK_S
 from holdfast.store.postgres_hints import BEAT_S
-from holdfast.worker import CLAIM_MAX, IDLE_FIRST_S, IDLE_MAX_S, SWEEP_S
+from holdfast.worker import CLAIM_MAX, CROWD_DOUBLINGS, CROWD_FIRST_S, IDLE_FIRST_S, IDLE_MAX_S, SWEEP_S
 
 HEARD_S = 0.001
 """From a creation's commit to the ears of all workers; what is created meanwhile shares the next hint."""
@@ -166,7 +167,7 @@ class World:
         self._hint_on_its_way = False
         for worker in self.workers:
             if self.fleet.heeded >= 1 or self.random.random() < self.fleet.heeded:
-                worker.wake()
+                worker.hear()
 
     def take(self, limit: int) -> int:
         """Rows that nobody holds, the oldest first."""
@@ -186,16 +187,20 @@ class Worker:
         self._idle_s = IDLE_FIRST_S
         self._running = 0
         self._woken = False
+        self._hinted = False
+        self._in_vain = 0
+        self._looks_later = False
+        self._sated = False
         self._pause = 0
         """Which pause it is in; a timer of an earlier one means nothing any more."""
         self._pausing = False
 
     def look(self) -> None:
-        self._pausing = False
-        self._woken = False
+        self._pausing = self._woken = self._sated = False
+        hinted, self._hinted = self._hinted, False
         free = self._world.fleet.slots - self._running
         if free:
-            self._world.database.ask(lambda: self._begin(min(free, CLAIM_MAX)))
+            self._world.database.ask(lambda: self._begin(min(free, CLAIM_MAX), hinted))
         else:
             self._rest(None)
 
@@ -204,33 +209,53 @@ class Worker:
         if self._pausing:
             self.look()
 
-    def _begin(self, limit: int) -> tuple[float, Callable[[], None]]:
+    def hear(self) -> None:
+        """News of work."""
+        if not self._in_vain:
+            self._heed()
+        elif not self._looks_later:
+            self._looks_later = True
+            self._world.after(self._world.random.uniform(0, CROWD_FIRST_S * 2**self._in_vain), self._heed)
+
+    def _heed(self) -> None:
+        self._looks_later = False
+        self._hinted = True
+        self.wake()
+
+    def _begin(self, limit: int, hinted: bool) -> tuple[float, Callable[[], None]]:
         taken = self._world.take(limit)
         prices = self._world.prices
-        return prices.poll_s + taken * prices.claim_s, lambda: self._answered(taken, limit)
+        return prices.poll_s + taken * prices.claim_s, lambda: self._answered(taken, limit, hinted)
 
-    def _answered(self, taken: int, limit: int) -> None:
+    def _answered(self, taken: int, limit: int, hinted: bool) -> None:
+        if hinted and not taken:
+            self._in_vain = min(self._in_vain + 1, CROWD_DOUBLINGS)
         if taken:
-            self._idle_s = IDLE_FIRST_S
+            self._idle_s, self._in_vain = IDLE_FIRST_S, 0
             self._running += taken
             for _ in range(taken):
                 self._world.after(self._world.fleet.tick_s, self._handled)
         if taken == limit:
             self.look()
             return
+        self._sated = True
         self._rest(self._idle_s - self._world.random.uniform(0, self._idle_s / 5))
         self._idle_s = min(self._idle_s * 2, IDLE_MAX_S)
 
     def _handled(self) -> None:
-        """The slot is free, and the end is on its way to the disk; its arrival wakes us once more."""
+        """The slot is free, and the end is on its way to the disk."""
         self._running -= 1
         asked = self._world.now
         self._world.database.ask(lambda: self._settle(asked))
-        self.wake()
+        self._has_room()
+
+    def _has_room(self) -> None:
+        if not self._sated:
+            self.wake()
 
     def _settle(self, asked: float) -> tuple[float, Callable[[], None]]:
         self._world.lines.append(self._world.now - asked)
-        return self._world.prices.settle_s, self.wake
+        return self._world.prices.settle_s, self._has_room
 
     def _rest(self, seconds: float | None) -> None:
         if self._woken:

@@ -80,6 +80,7 @@ class RunWorker:
         self._at_once = False
         self._is_hinted = False
         self._in_vain = 0
+        self._later: asyncio.TimerHandle | None = None
         self._batch = CLAIM_MAX
         self._is_sated = False
         self._suspect: str | None = None
@@ -294,14 +295,15 @@ class RunWorker:
 
     def _hear(self) -> None:
         """News of work: look at once; later, if others were faster the last times."""
-        if self._in_vain:
-            # A fleet that runs for every piece of news would do little else.
-            delay_s = ambient.jitter(CROWD_FIRST_S * 2**self._in_vain)
-            asyncio.get_running_loop().call_later(delay_s, self._look)
-        else:
+        if not self._in_vain:
             self._look()
+        elif self._later is None:
+            # A fleet that runs for every piece of news would do little else. What is heard meanwhile is one look.
+            delay_s = ambient.jitter(CROWD_FIRST_S * 2**self._in_vain)
+            self._later = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
+        self._later = None
         self._is_hinted = True
         self._wake.set()
 
