@@ -19,6 +19,7 @@ PROGRAMS = {
     "pgbouncer": "pgbouncer",
     "nginx": "nginx-light",
     "haproxy": "haproxy",
+    "promtool": "prometheus",
     "npm": "npm",
     "docker-compose": "docker-compose",
 }

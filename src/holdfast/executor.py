@@ -19,6 +19,7 @@ from holdfast.handlers.ticks import check_begun
 from holdfast.handlers.tools import Asked
 from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
 from holdfast.journal import Executed
+from holdfast.logs import subject
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import ChildStart
 from holdfast.protocol.decide import not_begun
@@ -86,6 +87,8 @@ class Executor:
         hold = Hold(beat, lease_us, since, every_s=every_s)
         tick = ClaimedTick(self._runs.journal, taken.state, hold, _signal(taken), self._runs.audit)
         self._pulse.keep(hold)
+        around = subject.get()
+        subject.set(taken)
         try:
             if not tracing.is_on():
                 return await self._advance(taken, tick, on_handled)
@@ -106,6 +109,7 @@ class Executor:
             # A thread cannot be stopped: one that outlives its tick is told at its next call.
             hold.lost = True
             tick.close()
+            subject.set(around)
 
     async def begin_tick(self, run_id: str, tick_id: str | None = None) -> str:
         """Open a tick for direct calls; the same id again is the same tick."""

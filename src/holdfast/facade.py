@@ -18,6 +18,7 @@ from holdfast.flow.definition import Body
 from holdfast.handlers import Clog, Registry
 from holdfast.handlers.threads import call
 from holdfast.identity import check_id
+from holdfast.journal.observing import Observer
 from holdfast.moments import from_us
 from holdfast.outbox import Outbox
 from holdfast.protocol.backoff import RetryPolicy
@@ -137,6 +138,14 @@ class Holdfast(Upkeep):
             return made
 
         return add
+
+    def observe(self, observer: Observer | None) -> None:
+        """Have this one told what happens here from now on, in place of whoever was told before."""
+        self.journal.observer = self._pulse.observer = observer
+
+    def is_registered(self, clog_id: str) -> bool:
+        """Is this a clog, flow or workflow of this process?"""
+        return self._registry.knows(clog_id)
 
     def deliver(self, target_space: str, **options: Any) -> Callable[[D], D]:
         """A sink of the outbox: this function delivers what is sent to this space, or to a prefix as in `"mail:*"`."""

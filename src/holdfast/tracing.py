@@ -78,6 +78,14 @@ def is_on() -> bool:
     return _provider() is not None
 
 
+def current_ids() -> dict[str, str]:
+    """The trace and span that are open here, for lines of the log; nothing where nobody collects them."""
+    if not is_on():
+        return {}
+    context = _trace.get_current_span().get_span_context()
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"} if context.is_valid else {}
+
+
 @contextmanager
 def span(name: str, attributes: Mapping[str, Any]) -> Iterator[None]:
     """What happens inside is one span of whatever is going on, which ends in error if it raises."""

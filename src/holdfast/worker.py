@@ -7,6 +7,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextvars import Context, copy_context
 from typing import Any, Protocol
 
 from holdfast import ambient
@@ -14,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.executor import Executor, TickResult, to_its_end
 from holdfast.identity import check_id, new_id
 from holdfast.journal.schedules import TOPIC as SCHEDULES
+from holdfast.logs import subject
 from holdfast.outbox import OutboxRelay
 from holdfast.protocol.facts import RunCreated
 from holdfast.protocol.values import whole_number
@@ -86,14 +88,22 @@ class RunWorker:
         self._suspect: str | None = None
         self._aside: set[str] = set()
         self.ticks = 0
+        self._context = Context()
+        """What is known where the worker runs."""
 
     async def run(self) -> None:
         """Work until told to stop: by `stop`, or by SIGTERM or SIGINT where nobody else in the process hears them."""
+        around = subject.get()
+        subject.set(self)
+        self._context = copy_context()
         listener = self._runs.journal.store.listen(*(f"queue:{queue}" for queue in self.queues))
         claiming = asyncio.create_task(self._claim_for_ever())
         news = self._runs.journal.store.listen(SCHEDULES)
         relaying = asyncio.create_task(self._relay.run())
         listener.on_news = self._hear
+        observer = self._runs.journal.observer
+        if observer is not None:
+            observer.began(self)
         self._runs.takers.append(self._take_new)
         beside = (self._sweep_for_ever(news), self._look_after())
         helpers = [claiming, *(asyncio.create_task(work) for work in beside)]
@@ -115,6 +125,9 @@ class RunWorker:
                 await asyncio.gather(*helpers, return_exceptions=True)
                 listener.close()
                 news.close()
+                if observer is not None:
+                    observer.left(self)
+                subject.set(around)
 
     async def _end(self, relaying: asyncio.Task[None]) -> None:
         """Deliveries have had as long as ticks; their leases end by themselves where the rest failed."""
@@ -161,6 +174,17 @@ class RunWorker:
         claiming goes on beside committing; but a slow disk must not gather claims without end."""
         return min(self._concurrency - len(self._handling), 2 * self._concurrency - len(self._running))
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What lines of the log say of the worker."""
+        return {"worker_id": self.owner_id}
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """How many ticks are in their handlers, how many wait for the disk alone, and how many more could begin."""
+        busy = len(self._handling)
+        return {"busy": busy, "settling": len(self._running) - busy, "free": self._concurrency - busy}
+
     async def _take(self, limit: int) -> list[Taken]:
         since = ambient.monotonic()
         try:
@@ -202,7 +226,9 @@ class RunWorker:
 
     def _begin(self, claim_id: str, running: Coroutine[Any, Any, None]) -> None:
         self._handling.add(claim_id)
-        task = asyncio.create_task(running)
+        # In our own context: a run may be begun where it is created, in a request or in the tool of another run, and
+        # what is known there is none of its business.
+        task = asyncio.create_task(running, context=self._context.copy())
         self._running[task] = claim_id
         task.add_done_callback(self._ended)
 
@@ -258,14 +284,15 @@ class RunWorker:
             return
         except Exception:
             # Its lease ends and it is tried again, here or elsewhere, until its limit.
-            log.exception("tick %s of run %s was lost", taken.claim.tick_id, taken.claim.run_id)
+            log.exception("tick %s of run %s was lost", taken.claim.tick_id, taken.claim.run_id, extra=taken.about)
             return
         finally:
             self._handling.discard(claim_id)
             if self._suspect == claim_id:
                 self._suspect = None
         if result is None:
-            log.warning("tick %s of run %s lost its lease", taken.claim.tick_id, taken.claim.run_id)
+            told = (taken.claim.tick_id, taken.claim.run_id)
+            log.warning("tick %s of run %s lost its lease", *told, extra=taken.about)
             return
         self.ticks += 1
         self._expect(result)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,15 +14,18 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.redaction import HIDDEN
 from tests.cli.conftest import Office
 
 PROGRAM = """
+import logging
 from holdfast import Clog, Done, Holdfast
 
 echo = Clog("echo")
 
 @echo.on_advance
-async def advance(input, ctx):
+def advance(input, ctx):
+    logging.getLogger("program").info("echo %s", "api_key=c4nary-of-the-program")
     return Done(input)
 
 hf = Holdfast({url!r})
@@ -76,8 +81,7 @@ def test_a_program_that_is_not_there_is_refused_in_words(bureau: Office, place: 
 @pytest.mark.clause("W-14")
 def test_a_worker_works_until_it_is_told_to_stop(bureau: Office, place: Path) -> None:
     run = bureau.do(lambda hf: hf.create_run(session_id="s", clog_id="echo", input="hello"))
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "worker", f"{place.stem}:hf"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place.parent, env={**os.environ}) as worker:
+    with subprocess.Popen(_worker(place), stderr=subprocess.PIPE, text=True, cwd=place.parent) as worker:
         try:
             events = bureau.do(lambda hf: _until_done(hf, run.run_id))
         finally:
@@ -86,8 +90,28 @@ def test_a_worker_works_until_it_is_told_to_stop(bureau: Office, place: Path) ->
 
     assert events[-1] == "done"
     assert worker.returncode == 0
-    assert "serves default" in told
-    assert "has stopped after 1 ticks" in told
+    begun, said, ended = map(json.loads, told.splitlines())
+    assert begun["message"] == f"{said['worker_id']} serves default"
+    assert "has stopped after 1 ticks" in ended["message"]
+    assert (said["logger"], said["level"], said["message"]) == ("program", "info", f"echo api_key={HIDDEN}")
+    about = {"run_id": run.run_id, "session_id": "s", "user_id": "local", "attempt": 0}
+    assert {name: said.get(name) for name in about} == about
+
+
+def test_a_worker_before_a_person_writes_for_people(bureau: Office, place: Path) -> None:
+    ours, theirs = os.openpty()
+    with subprocess.Popen(_worker(place), stderr=theirs, cwd=place.parent) as worker, open(ours, "rb") as terminal:
+        try:
+            told = terminal.readline().decode()
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            os.close(theirs)
+
+    assert re.fullmatch(r"[-0-9]{10} [:,0-9]{12} INFO holdfast worker-\S+ serves default\s+", told)
+
+
+def _worker(place: Path) -> list[str]:
+    return [sys.executable, "-c", "from holdfast.cli import main; main()", "worker", f"{place.stem}:hf"]
 
 
 async def _until_done(hf: Holdfast, run_id: str) -> list[str]:

@@ -218,8 +218,8 @@ async def test_metrics_are_counted_here_and_read_from_the_database(api: httpx.As
 
     text = (await api.get("/metrics")).text
 
-    assert 'holdfast_runs{status="pending"} 1.0' in text
-    assert 'holdfast_runs{status="idle"} 1.0' in text
+    assert 'holdfast_runs_open{status="pending"} 1.0' in text
+    assert 'holdfast_runs_open{status="waiting"} 0.0' in text
     assert 'holdfast_http_requests_total{method="POST",status="202"} 1.0' in text
     for name in ("queue_oldest_age_seconds", "sse_connections", "event_delivery_lag_seconds", "approvals_pending"):
         assert f"holdfast_{name}" in text

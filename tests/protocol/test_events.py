@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from holdfast.protocol import facts
-from holdfast.protocol.events import View, view
+from holdfast.protocol.events import View, is_shown, view
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.graphs import Graph
 from tests.protocol.builders import fence
@@ -178,11 +178,13 @@ def test_every_kind_is_either_shown_or_hidden() -> None:
 @pytest.mark.parametrize(("fact", "shown"), SHOWN, ids=lambda part: part.type if isinstance(part, View) else part.kind)
 def test_an_entry_shows_its_change_and_no_more(fact: Fact, shown: View) -> None:
     assert view(fact) == shown
+    assert is_shown(fact)
 
 
 @pytest.mark.parametrize("fact", HIDDEN, ids=lambda fact: fact.kind)
 def test_an_entry_that_is_nobodys_business_shows_nothing(fact: Fact) -> None:
     assert view(fact) is None
+    assert not is_shown(fact)
 
 
 @pytest.mark.clause("H-W13", "H-O6")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from holdfast import Done, Fail, Holdfast
 from holdfast.errors import DatabaseError
+from holdfast.logs import request_id
+from holdfast.protocol.facts import ToolAnswered
 from holdfast.store.types import OutcomeUnknown
 from holdfast.worker import RunWorker
 from tests.conftest import Opener
@@ -139,8 +142,8 @@ async def test_after_a_lost_answer_it_is_run_once(hf: Holdfast, monkeypatch: pyt
     write = type(database).write
     cut: list[int] = []
 
-    async def lossy(self: Any, members: Any, commit_id: int) -> Any:
-        written = await write(self, members, commit_id)
+    async def lossy(self: Any, members: Any, commit_id: int, news: Any = ()) -> Any:
+        written = await write(self, members, commit_id, news)
         if members[0].created is not None and not cut:
             cut.append(commit_id)
             raise OutcomeUnknown("cut")
@@ -164,10 +167,10 @@ async def test_a_database_that_refuses_is_told_to_the_creator_and_the_worker_goe
     database = hf.journal.store._database
     write = type(database).write
 
-    async def refusing(self: Any, members: Any, commit_id: int) -> Any:
+    async def refusing(self: Any, members: Any, commit_id: int, news: Any = ()) -> Any:
         if members[0].created is not None:
             raise DatabaseError("its disk is full; make room", code="disk_full")
-        return await write(self, members, commit_id)
+        return await write(self, members, commit_id, news)
 
     async with working(hf, concurrency=1) as worker:
         await sated(worker)
@@ -186,11 +189,11 @@ async def test_stopped_while_it_takes_it_gives_the_run_back(open_hf: Opener, mon
     write = type(database).write
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(self: Any, members: Any, commit_id: int) -> Any:
+    async def slowly(self: Any, members: Any, commit_id: int, news: Any = ()) -> Any:
         if members[0].created is not None:
             begun.set()
             await go_on.wait()
-        return await write(self, members, commit_id)
+        return await write(self, members, commit_id, news)
 
     monkeypatch.setattr(type(database), "write", slowly)
     async with working(hf) as worker:
@@ -204,3 +207,34 @@ async def test_stopped_while_it_takes_it_gives_the_run_back(open_hf: Opener, mon
     left = await hf.get_run(run.run_id)
     assert left is not None
     assert (left.status, left.deliveries) == ("pending", 0)
+
+
+async def test_a_new_run_knows_nothing_of_whoever_creates_it(hf: Holdfast) -> None:
+    mine: ContextVar[str] = ContextVar("mine", default="nobody's")
+    seen: list[Any] = []
+
+    async def speak(given: Any, ctx: Any) -> Done:
+        seen.append((mine.get(), request_id.get()))
+        await ctx.emit("text", "said by the new run")
+        return Done()
+
+    async def create(given: Any, ctx: Any) -> Done:
+        async def tool(args: Any) -> str:
+            mine.set("the creator's")
+            request_id.set("the creator's")
+            run = await hf.create_run(session_id="s", clog_id="speak", input=1)
+            await hf.result(run.run_id, timeout=10)
+            return run.run_id
+
+        return Done(await ctx.tool("create", 1, tool))
+
+    hf.register(clog("speak", speak), clog("create", create))
+    async with working(hf) as worker:
+        await sated(worker)
+        run = await hf.create_run(session_id="s", clog_id="create", input=1)
+        created = await hf.result(run.run_id, timeout=10)
+
+    assert await made_together(hf, created) == ["run_created", "attempt_claimed"]
+    assert seen == [("nobody's", None)]
+    (answered,) = [fact for _, fact in await hf.journal.facts(run.run_id) if isinstance(fact, ToolAnswered)]
+    assert answered.said == [], "what another run said is not this tool's"

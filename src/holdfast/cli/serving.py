@@ -13,6 +13,7 @@ from holdfast.cli.demonstration import register_demonstration
 from holdfast.cli.working import App, Queues, load
 from holdfast.errors import InvalidValue
 from holdfast.facade import Holdfast
+from holdfast.logs import write_logs
 from holdfast.store.doctor import check_reachable
 
 PORT = 8787
@@ -58,11 +59,11 @@ async def dev(
 async def _serve(desk: Desk, app: str | None, *, as_json: bool, **told: Any) -> None:
     try:
         # The server is an extra, and no other command should wait for its framework.
-        from holdfast.http import logs, serving  # noqa: PLC0415
+        from holdfast.http import serving  # noqa: PLC0415
     except ModuleNotFoundError as error:
         text = f"serving needs more: pip install 'holdfast[server]' ({error})"
         raise InvalidValue(text, code="extra_missing") from error
-    logs.write_logs(as_json=as_json)
+    write_logs(as_json=as_json)
     await serving.serve(await _runtime(desk, app), **told)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from typing import Annotated
@@ -14,6 +13,7 @@ from holdfast.cli.app import Desk, command
 from holdfast.cli.output import table
 from holdfast.errors import InvalidValue
 from holdfast.facade import AdvanceResult, Holdfast
+from holdfast.logs import write_logs
 from holdfast.redaction import logger
 
 App = Annotated[
@@ -34,7 +34,7 @@ async def worker(
     drain_s: Annotated[float, typer.Option(help="How long ticks may take to end after SIGTERM.")] = 30.0,
 ) -> None:
     """Run what is due until SIGTERM or Ctrl-C: the first lets ticks end, the second gives them back at once."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    write_logs(as_json=not sys.stderr.isatty(), everything=True)
     async with load(app) as hf:
         working = hf.worker(queues or None, concurrency, lease_ms, drain_s)
         logger("holdfast").info("%s serves %s", working.owner_id, ", ".join(working.queues))

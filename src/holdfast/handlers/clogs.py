@@ -65,6 +65,9 @@ class Registry:
         """What work can be claimed here, as work items name it."""
         return tuple(sorted(name for clog in self._clogs.values() for name in clog.handlers))
 
+    def knows(self, name: str) -> bool:
+        return name in self._clogs
+
     def clog(self, name: str) -> Clog:
         if name not in self._clogs:
             raise NotFound(f"no clog {name!r} is registered here; known are {sorted(self._clogs)}", code="UNKNOWN_CLOG")

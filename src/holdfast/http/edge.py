@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from contextvars import ContextVar
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,13 +15,11 @@ from holdfast import ambient
 from holdfast.http.problems import of_accident, problem
 from holdfast.http.service import UNSAFE, Service
 from holdfast.identity import new_id
+from holdfast.logs import request_id
 
 # A plain logger: these lines hold no query, header or body, and looking for secrets in each would cost more than the
 # request itself.
 log = logging.getLogger("holdfast.access")
-
-request_id: ContextVar[str | None] = ContextVar("holdfast_request_id", default=None)
-"""The request that is being answered, for logs."""
 
 _REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _SAFE_SITES = frozenset({"same-origin", "none"})

@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse
 
 from holdfast.errors import HoldfastError
@@ -45,11 +44,11 @@ def health_routes(service: Service) -> APIRouter:
 
     @routes.get("/metrics", response_class=Response, responses=documented(503))
     async def metrics(request: Request) -> Response:
-        """Prometheus' text."""
+        """Prometheus' text, or OpenMetrics' for who accepts that."""
         await service.open()
         async with asyncio.timeout(service.limits.database_s):
-            text = await service.metrics.scrape(service.hf.journal)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+            text, kind = await service.metrics.scrape(service.hf.journal, request.headers.get("accept", ""))
+        return Response(text, media_type=kind)
 
     return routes
 

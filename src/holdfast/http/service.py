@@ -30,7 +30,7 @@ class Service:
         self.role = role
         self.limits = limits
         self.gate = Gate(limits)
-        self.metrics = Metrics()
+        self.metrics = Metrics(hf)
         self.answers = KeptAnswers(hf.journal.store)
         self.is_leaving = False
         """Streams end, and nobody new is sent here."""

@@ -29,6 +29,7 @@ from holdfast.journal.entries import (
     missing,
     proved,
 )
+from holdfast.journal.observing import Observer
 from holdfast.journal.planner import Executed, Limits, RunPlanner, member, plan_command, plan_facts, request_for
 from holdfast.journal.redacting import redacted
 from holdfast.protocol import catalog, facts
@@ -70,6 +71,8 @@ class Journal:
         self._notifier = notifier
         self._redaction = redaction or Redaction()
         self._deliveries: set[asyncio.Task[None]] = set()
+        self.observer: Observer | None = None
+        """Who is told of every command that is carried out or refused here."""
 
     @property
     def store(self) -> Store[RunState]:
@@ -206,7 +209,7 @@ class Journal:
             # behind the locks.
             exact=exact or bool(request.shared or request.whole or getattr(command, "statements", ()) or guard),
         )
-        return self._executed(run_id, self._store.submit(intention))
+        return self._executed(run_id, command, self._store.submit(intention))
 
     def submit_claim(self, run_id: str, command: Claim) -> Coroutine[Any, Any, Executed]:
         """Claim a run whose creation was submitted just before: both are one commit, unless others come between."""
@@ -216,18 +219,23 @@ class Journal:
             plan=plan_command(command, self._limits),
             known=RunState(run_id=run_id),
         )
-        return self._executed(run_id, self._store.submit(intention))
+        return self._executed(run_id, command, self._store.submit(intention))
 
-    async def _executed(self, run_id: str, submitted: asyncio.Future[Committed[RunState]]) -> Executed:
+    async def _executed(
+        self, run_id: str, command: Command, submitted: asyncio.Future[Committed[RunState]]
+    ) -> Executed:
         committed = await submitted
         plan = committed.plan
         state = plan.after if committed.at is None else plan.after.resolved(committed.at)
         decision: Decision = plan.answer
+        executed = Executed(decision, state, committed.at, committed.first_rev)
+        if self.observer is not None:
+            self.observer.executed(command, executed)
         if committed.at is not None:
             self._deliver_soon(run_id, committed.first_rev, decision)
             await self._promote(state)
             self._tell_soon([(state, decision.facts)], committed.at)
-        return Executed(decision, state, committed.at, committed.first_rev)
+        return executed
 
     async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:
         """Create many runs in one commit, all or none. Keys and ids must be free, and every field checked."""
@@ -240,6 +248,8 @@ class Journal:
             members.append(member(before, plan.after, [plan]))
             states.append(plan.after)
         at = await self._store.create_all(members)
+        if self.observer is not None:
+            self.observer.created(len(members))
         created = [state.resolved(at) for state in states]
         for state in {(state.session_id, state.lane): state for state in created}.values():
             await self._promote(state)

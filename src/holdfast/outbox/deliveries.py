@@ -108,17 +108,24 @@ class Deliveries:
             fresh = [attempt for attempt, original in zip(attempts, originals, strict=True) if original is None]
             renewed = await self._leases.renew_to_begin([attempt.row for attempt in fresh], trip.worker_id)
         except DatabaseError as error:
-            return [], await _all(attempt.database_trouble(error, DELIVER) for attempt in attempts)
+            return [], self._noted(await _all(attempt.database_trouble(error, DELIVER) for attempt in attempts))
         ready = [attempt for attempt, is_ours in zip(fresh, renewed, strict=True) if is_ours]
         ends = [attempt.repeat(original) for attempt, original in zip(attempts, originals, strict=True) if original]
         ends += [attempt.conflict(DELIVER) for attempt, is_ours in zip(fresh, renewed, strict=True) if not is_ours]
-        return ready, await _all(ends)
+        return ready, self._noted(await _all(ends))
 
     async def finish(self, attempt: Attempt, sink: Sink, beats: Beats) -> str:
         """Deliver, and see the row through to its end; answer the result code. Only a cancellation is raised."""
         with beats.holding(attempt.row, attempt.trip.worker_id):
             verdict = await self._deliver(attempt.row, sink, attempt.trip)
-        return await attempt.end(verdict)
+        return self._noted([await attempt.end(verdict)])[0]
+
+    def _noted(self, codes: list[str]) -> list[str]:
+        """The same, told to whoever counts."""
+        if (observer := self._leases.observer) is not None:
+            for code in codes:
+                observer.delivered(code)
+        return codes
 
     async def _deliver(self, row: OutboxRow, sink: Sink, trip: Trip) -> Verdict:
         """Whatever a sink does is a verdict on its row, and no reason for the others to stop."""

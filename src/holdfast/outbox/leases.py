@@ -16,6 +16,7 @@ from holdfast.ambient import random_token
 from holdfast.errors import Conflict, InvalidValue, NotFound
 from holdfast.identity import check_name, hash_token, new_id
 from holdfast.journal import Journal
+from holdfast.journal.observing import Observer
 from holdfast.moments import to_us
 from holdfast.outbox.records import Audit, OutboxRow, audit_of, row_of
 from holdfast.protocol import facts
@@ -38,6 +39,11 @@ class Leases:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+
+    @property
+    def observer(self) -> Observer | None:
+        """Who is told what becomes of tries to deliver."""
+        return self._journal.observer
 
     def for_people(self, error: object) -> str:
         """An error as it is kept and shown: without secrets, and short."""

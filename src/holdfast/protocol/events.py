@@ -48,6 +48,23 @@ def view(fact: Fact) -> View | None:
             return _of_people_and_steps(fact)
 
 
+_ALWAYS_SHOWN = frozenset(
+    {
+        *(facts.Event, facts.RunCreated, facts.AttemptClaimed, facts.RunTerminal, facts.SignalReceived),
+        *(facts.CancelRequested, facts.TickAbandoned, facts.Anomaly, facts.ManualStepPaused),
+        *(facts.ManualStepResolved, facts.ChildRunStarted, facts.ChildRunFinished, facts.AttemptCompleted),
+        *(facts.AttemptFailed, facts.MapExpanded, facts.CompensationBegun, facts.ToolAnswered),
+    }
+)
+_SOMETIMES_SHOWN = frozenset({facts.TickSettled, facts.ToolRequested, facts.StepRecorded})
+
+
+def is_shown(fact: Fact) -> bool:
+    """Whether the fact shows an event, without making it."""
+    kind = type(fact)
+    return kind in _ALWAYS_SHOWN or (kind in _SOMETIMES_SHOWN and view(fact) is not None)
+
+
 def _of_people_and_steps(fact: Fact) -> View | None:
     data: dict[str, Any]
     match fact:

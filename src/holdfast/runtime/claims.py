@@ -38,6 +38,18 @@ class Taken(NamedTuple):
     state: RunState
     fact: Fact | None
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What lines of the log say of the tick."""
+        work = self.state.work[self.claim.runnable_key]
+        return {
+            "run_id": self.claim.run_id,
+            "session_id": self.state.session_id,
+            "user_id": self.state.user_id,
+            "worker_id": None if work.claim is None else work.claim.owner_id,
+            "attempt": self.claim.attempt,
+        }
+
 
 class Claims(Runs):
     """Take due work, keep it, settle it. Everything a holder writes is fenced by its claim."""
@@ -90,7 +102,7 @@ class Claims(Runs):
         for _ in range(ROUNDS_MAX):
             found = await self.journal.claim(request)
             if not found:
-                return []
+                return self._noted([], ())
             spare = tokens.keys() - {item.claim_id for item in found}
             # All at once: the leases of those that are held already are running.
             late = [item for item in found if item.claim_id is None]
@@ -100,7 +112,7 @@ class Claims(Runs):
             held = [item for item in (*found, *asked) if isinstance(item, Claimed) and item.claim_id is not None]
             if held:
                 told = {} if looks_again else self._told(held, request)
-                return await self._taken(held, told, tokens)
+                return self._noted(await self._taken(held, told, tokens), late)
             for error in asked:
                 if isinstance(error, BaseException):
                     raise error
@@ -211,7 +223,8 @@ class Claims(Runs):
         # As it was stored: what its creator gave is the creator's.
         fact = facts.decode(created.kind, facts.encode(created))
         item = Claimed(run_id, ROOT, command.claim_id, executed.at)
-        return Taken(_claim(item, work, work.claim.lease_until, token, fact), executed.state, fact)
+        taken = Taken(_claim(item, work, work.claim.lease_until, token, fact), executed.state, fact)
+        return self._noted([taken], ())[0]
 
     def _told(self, held: Sequence[Claimed], request: ClaimRequest) -> dict[str, tuple[RunState, Fact]]:
         """The runs that have just begun, which their claims told whole, each with the fact that holds its input."""
@@ -238,6 +251,21 @@ class Claims(Runs):
                 claim = _claim(item, work, work.claim.lease_until, tokens[work.claim.claim_id], fact)
                 answer.append(Taken(claim, state, fact))
         return answer
+
+    def _noted(self, taken: list[Taken], late: Sequence[Claimed]) -> list[Taken]:
+        """The same, told to whoever counts. `late` are the items that were found with a lease that had run out."""
+        observer = self.journal.observer
+        if observer is None:
+            return taken
+        over = {(item.run_id, item.key) for item in late}
+        waited_us = [
+            state.at - state.work[claim.runnable_key].visible_at
+            for claim, state, _ in taken
+            if (claim.run_id, claim.runnable_key) not in over
+        ]
+        taken_over = len(taken) - len(waited_us)
+        observer.claimed(waited_us, taken_over=taken_over, lost=len(over) - taken_over)
+        return taken
 
     async def _read(self, held: Sequence[Claimed]) -> dict[tuple[str, str], tuple[RunState, Fact | None]]:
         """The runs of these items and the facts that hold their inputs, for all of them at once."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast import ambient
 from holdfast.errors import LeaseLost
+from holdfast.journal.observing import Observer
 from holdfast.protocol.state import RunState
 from holdfast.redaction import logger
 from holdfast.store import Beat, Beaten, Store
@@ -73,6 +74,8 @@ class Pulse:
         self._closing = False
         self._next_round = 0.0
         self._next_poll = 0.0
+        self.observer: Observer | None = None
+        """Who is told, in this thread, how late beats are."""
 
     def keep(self, hold: Hold) -> None:
         with self._changed:
@@ -201,6 +204,8 @@ class Pulse:
             together = [hold for hold in due if hold.lease_us == lease_us]
             since = ambient.monotonic()
             answers = {beaten.claim_id: beaten for beaten in await self._ask(store, together, lease_us)}
+            if self.observer is not None:
+                self.observer.beat(max(0.0, ambient.monotonic() - min(hold.next_beat for hold in together)))
             for hold in together:
                 beaten = answers.get(hold.beat.claim_id)
                 if beaten is not None:

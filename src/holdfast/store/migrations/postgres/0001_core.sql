@@ -340,6 +340,8 @@ CREATE INDEX outbox_by_user ON {s}outbox (user_id, created_at, outbox_id);
 CREATE INDEX outbox_requeued ON {s}outbox (requeued_from) WHERE requeued_from IS NOT NULL;
 -- Dead letters whose runs have not heard of them.
 CREATE INDEX outbox_untold ON {s}outbox (settled_at) WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL;
+-- Dead letters, to count them.
+CREATE INDEX outbox_dead ON {s}outbox (settled_at) WHERE status = 'dead';
 ALTER TABLE {s}outbox ADD PRIMARY KEY (outbox_id);
 
 -- Facts with validity: what was said, called and proposed, and when that held. Nothing updates a row; a snapshot is the

@@ -318,6 +318,8 @@ CREATE INDEX outbox_by_user ON outbox (user_id, created_at, outbox_id);
 CREATE INDEX outbox_requeued ON outbox (requeued_from) WHERE requeued_from IS NOT NULL;
 -- Dead letters whose runs have not heard of them.
 CREATE INDEX outbox_untold ON outbox (settled_at) WHERE status = 'dead' AND told = 0 AND run_id IS NOT NULL;
+-- Dead letters, to count them.
+CREATE INDEX outbox_dead ON outbox (settled_at) WHERE status = 'dead';
 
 -- What became of every try to deliver. The end of a row is told once.
 CREATE TABLE outbox_audits (
