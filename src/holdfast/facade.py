@@ -24,7 +24,7 @@ from holdfast.outbox import Outbox
 from holdfast.protocol.backoff import RetryPolicy
 from holdfast.protocol.graphs import CHANGED
 from holdfast.protocol.values import whole_number
-from holdfast.runtime import RunInfo, Upkeep
+from holdfast.runtime import RunInfo, StoredRunQueue, Upkeep
 from holdfast.runtime.blocking import Blocking
 from holdfast.runtime.chores import Chores
 from holdfast.runtime.pulse import Pulse
@@ -87,6 +87,10 @@ class Holdfast(Upkeep):
     def sessions(self) -> Sessions:
         """What groups runs: listed, created, read as a conversation, cancelled."""
         return Sessions(self)
+
+    def run_queue(self, *, clog_id: str = "chat", queue: str | None = None) -> StoredRunQueue:
+        """This runtime as a `RunQueue`, and its `events` as a `RunEventStore`, for programs that take any backend."""
+        return StoredRunQueue(self, clog_id=clog_id, queue=queue)
 
     @property
     def credentials(self) -> Credentials:
@@ -256,8 +260,13 @@ class Holdfast(Upkeep):
         concurrency: int = 64,
         lease_ms: int | None = None,
         drain_s: float = 30.0,
+        sticky_ttl_s: float | None = None,
     ) -> RunWorker:
-        """A worker on this runtime; `await worker.run()` works until it is told to stop."""
+        """A worker on this runtime; `await worker.run()` works until it is told to stop.
+
+        With `sticky_ttl_s` (10 s to 24 h) a session keeps to the worker that claimed for it last, for so long: that
+        worker prefers it, and others that are sticky too leave it alone.
+        """
         chosen = [self.queue] if queues is None else queues
         if not chosen:
             raise InvalidValue("a worker serves the queues it names; name at least one")
@@ -266,11 +275,12 @@ class Holdfast(Upkeep):
             self._executor,
             self._registry,
             self.outbox.relay(drain_s=drain_s),
-            Chores(self, self.outbox, self.retention),
+            Chores(self, self.outbox, self.retention, is_sticky=sticky_ttl_s is not None),
             queues=chosen,
             concurrency=concurrency,
             lease_ms=lease_ms,
             drain_s=drain_s,
+            sticky_ttl_s=sticky_ttl_s,
         )
 
     @property

@@ -19,6 +19,7 @@ TEXT_BYTES_MAX = 2_048
 LOOKED_AT_MAX = 1 << 16
 SECRET_LENGTH_MIN = 8
 """Shorter values of the environment are words, not secrets: hiding them would make every text unreadable."""
+PASSING_MAX = 256
 SENSITIVE = (
     *("access_token", "api_key", "authorization", "claim_token", "credential", "password", "private_key"),
     *("refresh_token", "secret", "token", "credentials", "secrets", "passwd", "passphrase", "cookie", "apikey"),
@@ -88,6 +89,7 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: tuple[str, ...] = ()
+        self._passing: tuple[str, ...] = ()
         self.hide(*secrets)
         _in_use.add(self)
 
@@ -103,8 +105,14 @@ class Redaction:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What it was told, the longest first."""
-        return self._secrets
+        """What it was told, the longest first; then what passes."""
+        return (*self._secrets, *self._passing)
+
+    def hide_for_now(self, secret: str) -> None:
+        """The same for a secret among many, such as a token that is soon another: the latest are hidden."""
+        if len(secret) >= SECRET_LENGTH_MIN and secret not in self._passing:
+            # One new tuple, because other threads write logs meanwhile.
+            self._passing = (*self._passing[1 - PASSING_MAX :], secret)
 
     def masked(self, value: Any) -> Any:
         """The value with every secret in it hidden, at any depth."""
@@ -121,7 +129,7 @@ class Redaction:
 
     def hidden(self, text: str) -> str:
         """The text without secrets, however long it is."""
-        return _hidden(text, self._secrets)
+        return _hidden(text, self.secrets)
 
     def scrubbed(self, text: str) -> str:
         """An error for people: without secrets, and short."""

@@ -23,6 +23,7 @@ from holdfast.redaction import logger
 from holdfast.runtime import Upkeep
 from holdfast.runtime.chores import LOOK_S, Chores
 from holdfast.runtime.claims import Taken
+from holdfast.runtime.stickiness import Stickiness
 
 log = logger("holdfast.worker")
 
@@ -63,6 +64,7 @@ class RunWorker:
         concurrency: int = 64,
         lease_ms: int | None = None,
         drain_s: float = 30.0,
+        sticky_ttl_s: float | None = None,
     ) -> None:
         self._runs = runs
         self._executor = executor
@@ -75,6 +77,7 @@ class RunWorker:
         self._drain_s = drain_s
         # Unique for each start: a process that comes back under its old name would hold leases it knows nothing of.
         self.owner_id = f"worker-{new_id()}"
+        self._sticky = None if sticky_ttl_s is None else Stickiness(runs.journal.store, self.owner_id, sticky_ttl_s)
         self._running: dict[asyncio.Task[None], str] = {}
         self._handling: set[str] = set()
         self._wake = asyncio.Event()
@@ -120,6 +123,7 @@ class RunWorker:
                 self._relay.stop()
                 await self._drain(claiming)
                 await self._end(relaying)
+                await self._let_go()
                 for helper in helpers:
                     helper.cancel()
                 await asyncio.gather(*helpers, return_exceptions=True)
@@ -134,6 +138,16 @@ class RunWorker:
         (error,) = await asyncio.gather(relaying, return_exceptions=True)
         if isinstance(error, Exception):
             log.error("the outbox's relay was lost", exc_info=error)
+
+    async def _let_go(self) -> None:
+        """Sessions that kept to us are anybody's at once; without a database their time ends by itself."""
+        if self._sticky is None:
+            return
+        try:
+            async with asyncio.timeout(GIVE_UP_S):
+                await self._sticky.let_go()
+        except Exception as error:
+            _complain("cannot let go of sessions", error)
 
     def stop(self) -> None:
         """Take nothing more; ticks have `drain_s` to end, the rest are given back. Called again: give back now."""
@@ -195,10 +209,12 @@ class RunWorker:
                 lease_ms=self._lease_ms,
                 limit=limit,
                 passed=() if self._suspect is None else sorted(self._aside),
+                sticky=self._sticky is not None,
             )
         except Exception as error:
             _complain("cannot claim work", error)
             return []
+        await self._keep_sessions(taken)
         begin, later = self._chosen(taken)
         # First: one that we begin on may take this process with it.
         await self._give_back(later)
@@ -209,12 +225,24 @@ class RunWorker:
             self._begin(item.claim.claim_id, self._run_one(item, since))
         return taken
 
+    async def _keep_sessions(self, taken: Sequence[Taken]) -> None:
+        """Sessions that come here come here again. A preference that fails to be written is no reason to wait."""
+        if self._sticky is None or not taken:
+            return
+        try:
+            await self._sticky.keep([item.claim.run_id for item in taken])
+        except Exception as error:
+            log.warning("cannot keep sessions here: %s", error, exc_info=not isinstance(error, HoldfastError))
+
     def _take_new(self, run_id: str, created: RunCreated) -> bool:
         """Take a run that is just being created here, as the claim loop would do when it hears of it; only sooner.
 
         Not while others may be waiting: a new run does not overtake them.
         """
         if not self._is_sated or self._wake.is_set() or self._free <= 0 or self._stopping.is_set():
+            return False
+        if self._sticky is not None:
+            # Its session may keep to another worker, which only a claim finds out.
             return False
         if created.queue not in self.queues or created.clog_id not in self._registry.names:
             return False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.cli.app import Choice, Desk
 from tests.cli.conftest import Office
+from tests.http.households import start
 
 
 def damage(office: Office, sql: str) -> None:
@@ -24,6 +27,28 @@ def test_migrate_makes_a_database_and_is_safe_to_repeat(bare: Office) -> None:
     assert (first.code, first.out) == (0, f"{bare.url} is up to date at 0001_core\n")
     assert again.json == {"database": bare.url, "schema": "up to date at 0001_core"}
     assert bare.ask("runs").out == "no runs\n"
+
+
+@pytest.mark.clause("WB-16")
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+async def test_processes_that_migrate_at_once_make_one_schema(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = str(request.getfixturevalue("postgres_url")) if kind == "postgres" else str(tmp_path / "raced.db")
+    schema = f"m{os.getpid()}_{os.urandom(4).hex()}"
+    given = {"HOLDFAST_DATABASE_URL": url, "HOLDFAST_SCHEMA": schema}
+
+    rivals = [await start("migrate", **given) for _ in range(4)]
+    codes = [await rival.ended() for rival in rivals]
+
+    assert codes == [0] * 4, b"".join(line for rival in rivals for line in rival.log).decode()
+    async with Holdfast(url, schema=schema) as hf:
+        table = "{s}migrations" if kind == "postgres" else "holdfast_migrations"
+        versions = [row[0] for row in await hf.journal.store.fetch(f"SELECT version FROM {table} ORDER BY version")]
+        assert versions == list(range(1, len(versions) + 1))
+        assert (await hf.fsck()).ok
+        if kind == "postgres":
+            await hf.journal.store.execute((f'DROP SCHEMA "{schema}" CASCADE', ()))
 
 
 def test_only_migrate_makes_a_database(bare: Office) -> None:

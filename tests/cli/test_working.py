@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.cli.working import sticky_ttl_s
 from holdfast.redaction import HIDDEN
 from tests.cli.conftest import Office
 
@@ -117,3 +118,44 @@ def _worker(place: Path) -> list[str]:
 async def _until_done(hf: Holdfast, run_id: str) -> list[str]:
     async with asyncio.timeout(30):
         return [event.type async for event in hf.events(run_id, follow=True)]
+
+
+@pytest.mark.clause("WB-12")
+def test_a_lease_that_any_pause_would_cost_is_refused(bureau: Office, place: Path) -> None:
+    answer = bureau.ask("worker", f"{place.stem}:hf", "--lease-ms", "9999")
+
+    assert answer.code == 2
+    assert "10000" in answer.err
+
+
+@pytest.mark.clause("WB-13", "WB-17")
+@pytest.mark.parametrize(
+    ("given", "environment", "seconds"),
+    [
+        (None, None, None),
+        (None, "on", 600.0),
+        (None, "30", 30.0),
+        (None, "off", None),
+        ("on", "30", 600.0),
+        ("off", "30", None),
+        ("10", None, 10.0),
+        ("86400", None, 86_400.0),
+    ],
+)
+def test_how_long_sessions_keep_to_a_worker_is_said_here_or_in_the_environment(
+    given: str | None, environment: str | None, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_STICKY_TTL", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("HOLDFAST_STICKY_TTL", environment)
+
+    assert sticky_ttl_s(given) == seconds
+
+
+@pytest.mark.clause("WB-13", "WB-17")
+@pytest.mark.parametrize("said", ["9", "86401", "soon", "nan"])
+def test_a_worker_does_not_start_with_a_time_that_cannot_be_kept(bureau: Office, place: Path, said: str) -> None:
+    answer = bureau.ask("worker", f"{place.stem}:hf", "--sticky-ttl", said)
+
+    assert answer.code == 2
+    assert "keeps to its worker" in answer.err

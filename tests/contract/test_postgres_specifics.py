@@ -303,14 +303,15 @@ async def generic_plan(connection: Any, text: str) -> dict[str, Any]:
     return plan
 
 
-async def claim_body(connection: Any, schema: str) -> str:
+async def claim_body(connection: Any, schema: str, name: str = "claim") -> str:
     """The claim's own statement, with its settings made and its arguments as places."""
     body, settings, names, kinds = await connection.fetchrow(
         """
         SELECT prosrc, proconfig, proargnames, proargtypes::regtype[]::text[] FROM pg_proc
-        WHERE proname = 'claim' AND pronamespace = $1::text::regnamespace
+        WHERE proname = $2 AND pronamespace = $1::text::regnamespace
         """,
         schema,
+        name,
     )
     await connection.execute("; ".join(f"SET {setting}" for setting in settings))
     for place, (name, kind) in enumerate(zip(names, kinds, strict=False), start=1):
@@ -356,26 +357,28 @@ class TestPlans:
             assert scan["Index Name"] in (f"{scan['Relation Name']}_pkey", *OTHERS)
             assert "Index Cond" in scan
 
+    @pytest.mark.parametrize(("name", "more"), [("claim", []), ("claim_sticky", ["sticky_sessions_pkey"])])
     async def test_a_claim_walks_the_queue_in_order_after_a_days_ebb_and_flow(
-        self, database: Postgres, schema: str, stranger: Any
+        self, database: Postgres, schema: str, stranger: Any, name: str, more: list[str]
     ) -> None:
         await stranger.execute(FILL.format(s=database.prefix, first=1, last=20_000) + "; ANALYZE")
         await stranger.execute(f"DELETE FROM {database.prefix}runs; DELETE FROM {database.prefix}work; ANALYZE")
         await stranger.execute(FILL.format(s=database.prefix, first=20_001, last=40_000))
 
-        plan = await generic_plan(stranger, await claim_body(stranger, schema))
-        claimed = await database.claim(request("c1", "c2", "c3"), 1)
+        plan = await generic_plan(stranger, await claim_body(stranger, schema, name))
+        claimed = await database.claim(request("c1", "c2", "c3")._replace(sticky=bool(more)), 1)
 
         (picked,) = (node for node in nodes(plan) if node.get("Subplan Name") == "CTE picked")
         walked = [node["Index Name"] for node in nodes(picked) if "Index Name" in node]
-        assert walked == ["work_due", "runs_pkey"]
+        assert walked == ["work_due", "runs_pkey", *more]
         assert not {node["Node Type"] for node in nodes(picked)} & {"Sort", "Incremental Sort", "Seq Scan", "Hash"}
         assert [each.run_id for each in claimed] == ["r20001", "r20002", "r20003"]
 
-    async def test_a_claim_is_never_compiled(self, database: Postgres, schema: str, stranger: Any) -> None:
+    @pytest.mark.parametrize("name", ["claim", "claim_sticky"])
+    async def test_a_claim_is_never_compiled(self, database: Postgres, schema: str, stranger: Any, name: str) -> None:
         """Its forbidden sorts look so dear that a server with a compiler would spend seconds on every claim."""
         settings = await stranger.fetchval(
-            "SELECT proconfig FROM pg_proc WHERE proname = 'claim' AND pronamespace = $1::text::regnamespace", schema
+            "SELECT proconfig FROM pg_proc WHERE proname = $2 AND pronamespace = $1::text::regnamespace", schema, name
         )
 
         assert {"jit=off", "enable_sort=off"} <= set(settings)

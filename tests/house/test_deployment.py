@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import yaml
 
 from holdfast.cli.app import app
 from tests.crash.programs import require
+from tests.http.households import Process, start
+from tests.http.readers import read, types
 from tools import environment
 
 ROOT = Path(__file__).parents[2]
@@ -335,3 +337,65 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def spelled(value: str, told: dict[str, str]) -> str:
+    """As compose reads it: `${NAME:-otherwise}`, and `${NAME:?why}` where nothing else will do."""
+    return re.sub(r"\$\{(\w+)(?::([-?])([^}]*))?\}", lambda found: told.get(found[1]) or found[3] or "", value)
+
+
+class TestTogether:
+    @pytest.fixture
+    def told(self, postgres_url: str) -> dict[str, str]:
+        """What the stack's services are told, on a database of this machine."""
+        fresh = dict(line.split("=", 1) for line in environment.new().splitlines() if re.match(r"[A-Z_]+=", line))
+        place = {"HOLDFAST_DATABASE_URL": postgres_url, "HOLDFAST_SCHEMA": f"stack_{os.urandom(4).hex()}"}
+        return {**{name: value for name, value in fresh.items() if value}, **place}
+
+    @pytest.mark.clause("W-40", "W-09")
+    async def test_the_services_of_the_stack_do_their_work_as_the_file_starts_them(self, told: dict[str, str]) -> None:
+        found = services("compose.yaml")
+
+        async def begun(name: str, *more: str) -> Process:
+            service = found[name]
+            words = [spelled(word, told) for word in service["command"] if word != "0.0.0.0"]
+            words = [word for word in words if word != "--host"]
+            said = {key: spelled(value, told) for key, value in service["environment"].items() if key not in told}
+            return await start(*words, *more, **{**said, **told})
+
+        async with AsyncExitStack() as stack:
+            migrate = await begun("migrate")
+            stack.push_async_callback(migrate.kill)
+            assert await migrate.ended() == 0
+            api, worker = await begun("api", "--port", "0"), await begun("worker", "--port", "0")
+            for each in (api, worker):
+                stack.push_async_callback(each.kill)
+            await asyncio.gather(api.ready(), worker.ready())
+            assert (await api.client.get("/api/runs")).status_code == 401
+            api.client.headers["authorization"] = f"Bearer {await made_key(told)}"
+            asked = await api.client.post("/api/runs", json={"session_id": "s", "message": "hello"})
+            seen = await read(api.client, asked.headers["location"], until=lambda each: each.type == "run_started")
+            page = await api.client.get("/")
+            roles = [(await each.client.get("/api/health")).json()["run_role"] for each in (api, worker)]
+
+        assert types(seen)[:2] == ["run_queued", "run_started"]
+        assert page.headers["content-type"].startswith("text/html")
+        assert roles == ["api", "worker"]
+
+    @pytest.mark.clause("W-40")
+    @pytest.mark.parametrize("name", FILES)
+    def test_it_needs_no_cloud(self, name: str) -> None:
+        images = {service["image"].partition(":")[0] for service in services(name).values()}
+
+        assert images <= {"holdfast", "postgres", "haproxy"}
+
+
+async def made_key(told: dict[str, str]) -> str:
+    """As the compose file's first lines say: `keys create --user ada`."""
+    asked = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from holdfast.cli import main; main()", "keys", "create", "--user", "ada", "--json"),
+        env={**os.environ, **told, "PYTHONPATH": str(ROOT / "src")},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await asked.communicate()
+    return str(json.loads(out)["key"])

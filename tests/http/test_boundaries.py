@@ -128,3 +128,19 @@ async def test_keys_are_asked_of_whoever_keeps_them(hf: Holdfast) -> None:
         ]
 
     assert [answer.status_code for answer in answers] == [200, 200, 401, 401]
+
+
+@pytest.mark.clause("H-W4")
+async def test_everything_that_belongs_to_a_user_says_to_whom(hf: Holdfast, configuration: str) -> None:
+    """`user_id` is the owner's column; what has none belongs to the run or session that it names."""
+    store = hf.journal.store
+    for table in ("sessions", "runs", "settings", "credentials", "oauth_states", "outbox", "api_keys", "turns"):
+        await store.fetch(f"SELECT user_id FROM {{s}}{table} LIMIT 1")
+
+    run = await hf.create_run(session_id="s", clog_id="chat", input={"text": "hi"})
+    await hf.outbox.enqueue({"to": "me"}, "mail")
+
+    rows = [await store.fetch(f"SELECT user_id FROM {{s}}{table}") for table in ("sessions", "runs", "outbox")]
+    assert rows == [[("local",)]] * 3
+    assert await hf.as_user("local").get_run(run.run_id) is not None
+    assert await hf.as_user("ada").get_run(run.run_id) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from holdfast import Holdfast
 from holdfast.http import create_app
 from holdfast.runtime import kept_answers
 from holdfast.runtime.kept_answers import Answer, KeptAnswers, Place, Turn
+from tests.http.households import start
 
 BODY = {"session_id": "s1", "message": "hello"}
 
@@ -122,6 +124,30 @@ async def test_a_process_lost_after_the_effect_is_taken_over_without_a_second_on
     assert again.json() == taken_over.json()
     count = (await hf.list_runs()).items if path == "runs" else (await hf.sessions.list()).items
     assert len(count) == 1
+
+
+@pytest.mark.clause("C-26")
+@pytest.mark.parametrize("place", ["kept", "sent"])
+async def test_whoever_asks_again_after_a_kill_is_answered_with_the_first_run(
+    hf: Holdfast, api: httpx.AsyncClient, database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    given = {"HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_SCHEMA": schema, "TEST_DIES_BEFORE_IT_IS": place}
+    doomed = await start("serve", "tests.http.programs:make", "--role", "api", "--port", "0", **given)
+    try:
+        await doomed.ready()
+        with pytest.raises(httpx.TransportError):
+            await doomed.client.post("/api/runs", json=BODY, headers=keyed("k"))
+        assert await doomed.ended() == -signal.SIGKILL
+    finally:
+        await doomed.kill()
+    (made,) = (await hf.list_runs()).items
+    # Whoever died holds the key for a minute; nobody waits for that here.
+    monkeypatch.setattr(kept_answers, "HELD_US", 0)
+    answers = [await api.post("/api/runs", json=BODY, headers=keyed("k")) for _ in range(2)]
+
+    assert [(each.status_code, each.json()["run_id"]) for each in answers] == [(202, made.run_id)] * 2
+    assert [each.headers["location"] for each in answers] == [f"/api/runs/{made.run_id}/events"] * 2
+    assert len((await hf.list_runs()).items) == 1
 
 
 async def test_an_answer_is_kept_for_a_day(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

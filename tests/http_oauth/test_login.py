@@ -9,7 +9,9 @@ from starlette.requests import Request
 
 from holdfast import Holdfast
 from holdfast.credentials import Site
+from holdfast.http import create_app
 from holdfast.http.browsers import is_same_site
+from holdfast.http.limits import Limits
 from tests.conftest import FakeClock, Opener
 from tests.credentials.keys import anywhere, dump, shared
 from tests.http_oauth.browser import LOCAL, Browser, app_of, query
@@ -51,6 +53,18 @@ async def test_whom_the_provider_names_is_logged_in(hf: Holdfast, browser: Brows
     assert (before, await user(browser, hf)) == (None, "of alice")
     assert browser.cookies["session"] not in await dump(hf, configuration)
     assert await hf.credentials.list("alice") == [], "to log in is not to connect"
+
+
+async def test_logins_are_begun_at_a_limited_pace_from_one_address(hf: Holdfast, host: pytest.MonkeyPatch) -> None:
+    app = create_app(hf, auth="oidc", limits=Limits(starts_per_second=0.4))
+
+    async with Browser(app) as browser:
+        answers = [await browser.get("/api/login") for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [302, 302, 429]
+    assert answers[-1].json()["code"] == "too_many_requests"
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert len(await hf.journal.store.fetch("SELECT state_hash FROM {s}oauth_states")) == 2
 
 
 async def test_a_login_ends_once(hf: Holdfast, browser: Browser) -> None:

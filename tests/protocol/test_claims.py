@@ -415,3 +415,14 @@ def test_a_forked_run_counts_an_open_claim_as_released() -> None:
     assert (run.state.status, run.state.deliveries) == ("pending", 0)
     assert "c1" not in run.state.ticks
     assert run.claim("c2").refusal is None
+
+
+@pytest.mark.clause("H-W11")
+def test_an_event_that_belongs_to_a_revision_is_refused_at_any_other_and_leaves_no_trace() -> None:
+    run = active()
+    said = commands.Emit(**fence("c1"), events=(("text", "hi"),), expected_rev=run.state.rev)
+
+    assert [fact.kind for fact in run.do(said).facts] == ["event"]
+    again = run.do(said)
+
+    assert (again.refusal, again.facts) == ("rev_moved", ())

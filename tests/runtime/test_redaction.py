@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Context, DeadLetter, Done, Fail, Holdfast, Retry, RetryPolicy, RunInfo, Workflow
-from holdfast.redaction import _PATTERNS, HIDDEN, Redaction, is_sensitive, logger
+from holdfast.redaction import _PATTERNS, HIDDEN, PASSING_MAX, Redaction, is_sensitive, logger
 from tests.conftest import Opener
 from tests.contract.builders import claim_one, create, look
 from tests.runtime.clogs import on_advance
@@ -211,6 +211,18 @@ def test_a_text_for_people_is_short_and_whole() -> None:
     assert scrubbed.endswith("…")
     for words in ("nothing to hide: 3 tokens", "token validation failed", "a bearer understands basic authentication"):
         assert Redaction().scrubbed(words) == words
+
+
+def test_of_secrets_that_pass_the_latest_are_hidden() -> None:
+    redaction = Redaction(["lasting-secret"])
+    for number in range(PASSING_MAX + 1):
+        redaction.hide_for_now(f"passing-{number:04d}")
+        redaction.hide_for_now("passing-0001")
+
+    assert redaction.hidden(f"passing-{PASSING_MAX:04d} and lasting-secret") == f"{HIDDEN} and {HIDDEN}"
+    assert redaction.hidden("passing-0000 is long gone") == "passing-0000 is long gone"
+    redaction.hide_for_now("short")
+    assert redaction.hidden("short words stay") == "short words stay"
 
 
 def test_words_of_the_environment_are_no_secrets() -> None:

@@ -223,7 +223,8 @@ async def work(given: dict[str, Any]) -> None:
     async with Holdfast(given["url"], schema=given["schema"], lease_ms=given["lease_ms"]) as holdfast:
         holdfast.register(*(make(diary) for make in CLOGS))
         diary.note("ready", os.getpid(), 0, "-")
-        await holdfast.worker(concurrency=given["concurrency"], drain_s=given["drain_s"]).run()
+        options = {name: given[name] for name in ("concurrency", "drain_s", "sticky_ttl_s") if name in given}
+        await holdfast.worker(**options).run()
 
 
 async def send(given: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ class TestSQLite:
 
     async def test_claims_find_their_rows_by_index(self, hf: Holdfast, database_url: str) -> None:
         with closing(sqlite3.connect(database_url)) as connection:
-            due = _DUE.format(clogs="AND w.clog_id IN ('chat')", passed="")
+            due = _DUE.format(clogs="AND w.clog_id IN ('chat')", passed="", sticky="")
             values = {"queue": "default", "priority": 0, "now": NOW, "limit": 10}
             plans = [
                 row[3] for sql in (_LEVELS, due) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)

@@ -19,13 +19,15 @@ async def quick(given: Any, ctx: Any) -> Done:
     return Done()
 
 
+@pytest.mark.clause("WB-12")
 async def test_an_idle_worker_asks_at_most_twice_a_second(hf: Holdfast) -> None:
     hf.register(clog("quick", quick))
     first = await hf.create_run(session_id="s", clog_id="quick", input=1)
 
     asked = await idle_cost(hf, settle_s=2, ready=lambda: ended(hf, first.run_id))
 
-    assert asked["claim"] >= IDLE_S / 2
+    # It looks every second, or a little sooner.
+    assert IDLE_S * 0.8 <= asked["claim"] <= IDLE_S * 1.4
     assert asked["fetch"] >= 1, "the sweep is part of the cost"
 
 

@@ -83,7 +83,7 @@ async def test_the_claims_of_all_ticks_are_kept_by_one_statement(hf: Holdfast) -
     assert seam.calls["heartbeat"] <= 24
 
 
-@pytest.mark.clause("H-O11", "O-33", "W-22", "S-35", "H-O1")
+@pytest.mark.clause("H-O11", "O-33", "W-22", "S-35", "H-O1", "WB-12")
 async def test_a_tick_that_lost_its_lease_is_stopped_and_nothing_of_it_is_kept(
     open_hf: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ async def test_a_def_handler_that_lost_its_lease_is_told_at_its_next_call(
     assert "event" not in await kinds(hf, run.run_id)
 
 
-@pytest.mark.clause("W-22")
+@pytest.mark.clause("W-22", "WB-12")
 async def test_without_a_database_the_own_clock_ends_a_tick_and_the_worker_goes_on_by_itself(hf: Holdfast) -> None:
     seam = seam_under(hf)
     stopped_at: list[float] = []

@@ -51,7 +51,9 @@ class Desk:
     """Where a command works: the database it is about, and the paper for its answer."""
 
     def __init__(self, choice: Choice) -> None:
-        self.url = choice.db or os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_DATABASE
+        told = choice.db or os.environ.get("HOLDFAST_DATABASE_URL")
+        self.url = told or DEFAULT_DATABASE
+        self.is_told_where = bool(told)
         self.schema = choice.schema or os.environ.get("HOLDFAST_SCHEMA") or "holdfast"
         self.out = Output(json=choice.json)
 

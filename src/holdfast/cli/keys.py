@@ -11,10 +11,14 @@ import typer
 from holdfast.cli.app import OK, PROBLEMS, Desk, command, group, on_runs
 from holdfast.cli.output import table
 from holdfast.credentials import ApiKey, new_key
+from holdfast.credentials.api_keys import SCOPES
 from holdfast.facade import Holdfast
 
 keys = group("keys", "Keys for secrets at rest, and keys that programs call the API with.")
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id, as `keys list` shows it.", show_default=False)]
+
+_SCOPE_HELP = f"What it may do ({', '.join(SCOPES)}); all that its user may unless told."
+Scopes = Annotated[list[str] | None, typer.Option("--scope", help=_SCOPE_HELP, show_default=False)]
 
 
 @command("generate", at=keys)
@@ -52,7 +56,7 @@ async def create_key(
     hf: Holdfast,
     *,
     user: Annotated[str, typer.Option("--user", help="Whose key it is.", show_default=False)],
-    scope: Annotated[list[str] | None, typer.Option("--scope", help="What it may do; all its user may.")] = None,
+    scope: Scopes = None,
     days: Annotated[float | None, typer.Option("--days", help="How long it works; for ever unless told.")] = None,
 ) -> None:
     """Make an API key. Its text is shown now and never again."""

@@ -10,10 +10,11 @@ import typer
 
 from holdfast.cli.app import Desk, command
 from holdfast.cli.demonstration import register_demonstration
-from holdfast.cli.working import App, Queues, load
+from holdfast.cli.working import App, Queues, StickyTtl, load, sticky_ttl_s
 from holdfast.errors import InvalidValue
 from holdfast.facade import Holdfast
 from holdfast.logs import write_logs
+from holdfast.redaction import logger
 from holdfast.store.doctor import check_reachable
 
 PORT = 8787
@@ -34,11 +35,12 @@ async def serve(
     queues: Queues = None,
     concurrency: Concurrency = 64,
     drain_s: DrainS = 30.0,
+    sticky_ttl: StickyTtl = None,
 ) -> None:
     """Serve the API, work on runs, or both, until SIGTERM or Ctrl-C; the second one ends it at once."""
-    chosen = role or os.environ.get("HOLDFAST_ROLE") or "all"
     told = {"host": host, "port": port, "queues": queues, "concurrency": concurrency, "drain_s": drain_s}
-    await _serve(desk, app, as_json=not sys.stderr.isatty(), role=chosen, **told)
+    told["sticky_ttl_s"] = sticky_ttl_s(sticky_ttl)
+    await _serve(desk, app, as_json=not sys.stderr.isatty(), role=role, **told)
 
 
 @command()
@@ -56,7 +58,19 @@ async def dev(
     await _serve(desk, app, as_json=False, role="all", **told)
 
 
-async def _serve(desk: Desk, app: str | None, *, as_json: bool, **told: Any) -> None:
+def role_of(desk: Desk, app: str | None, given: str | None) -> str:
+    """What this process is to be. A worker that nobody gave a database would wait for ever for runs of its own."""
+    role = given or os.environ.get("HOLDFAST_ROLE") or "all"
+    if role == "worker" and not desk.is_told_where and not (app or os.environ.get("HOLDFAST_APP")):
+        logger("holdfast").warning(
+            "a worker needs the database of its APIs and HOLDFAST_DATABASE_URL names none; serving as all, on %s",
+            desk.place,
+        )
+        return "all"
+    return role
+
+
+async def _serve(desk: Desk, app: str | None, *, as_json: bool, role: str | None, **told: Any) -> None:
     try:
         # The server is an extra, and no other command should wait for its framework.
         from holdfast.http import serving  # noqa: PLC0415
@@ -64,7 +78,7 @@ async def _serve(desk: Desk, app: str | None, *, as_json: bool, **told: Any) -> 
         text = f"serving needs more: pip install 'holdfast[server]' ({error})"
         raise InvalidValue(text, code="extra_missing") from error
     write_logs(as_json=as_json)
-    await serving.serve(await _runtime(desk, app), **told)
+    await serving.serve(await _runtime(desk, app), role=role_of(desk, app, role), **told)
 
 
 async def _runtime(desk: Desk, app: str | None) -> Holdfast:

@@ -15,12 +15,20 @@ from holdfast.errors import InvalidValue
 from holdfast.facade import AdvanceResult, Holdfast
 from holdfast.logs import write_logs
 from holdfast.redaction import logger
+from holdfast.runtime.stickiness import TTL_S, check_sticky_ttl
 
+LEASE_MIN_MS = 10_000
+"""A process that stops for a moment, as processes do, must not lose what it holds."""
 App = Annotated[
     str | None,
     typer.Argument(metavar="[APP]", help="Where your Holdfast is, as module:name; otherwise HOLDFAST_APP."),
 ]
 Queues = Annotated[list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; may be repeated.")]
+LeaseMs = Annotated[
+    int | None, typer.Option(min=LEASE_MIN_MS, help="How long a claim lasts without a heartbeat; as your app has it.")
+]
+_STICKY_HELP = f"Sessions keep to their worker for so many seconds, or `on` for {TTL_S:.0f}; else HOLDFAST_STICKY_TTL."
+StickyTtl = Annotated[str | None, typer.Option("--sticky-ttl", metavar="SECONDS", help=_STICKY_HELP)]
 
 
 @command()
@@ -30,13 +38,15 @@ async def worker(
     app: App = None,
     queues: Queues = None,
     concurrency: Annotated[int, typer.Option(help="How many ticks at once.")] = 64,
-    lease_ms: Annotated[int | None, typer.Option(help="How long a claim lasts without a heartbeat.")] = None,
+    lease_ms: LeaseMs = None,
     drain_s: Annotated[float, typer.Option(help="How long ticks may take to end after SIGTERM.")] = 30.0,
+    sticky_ttl: StickyTtl = None,
 ) -> None:
     """Run what is due until SIGTERM or Ctrl-C: the first lets ticks end, the second gives them back at once."""
     write_logs(as_json=not sys.stderr.isatty(), everything=True)
+    kept_s = sticky_ttl_s(sticky_ttl)
     async with load(app) as hf:
-        working = hf.worker(queues or None, concurrency, lease_ms, drain_s)
+        working = hf.worker(queues or None, concurrency, lease_ms, drain_s, kept_s)
         logger("holdfast").info("%s serves %s", working.owner_id, ", ".join(working.queues))
         await working.run()
         logger("holdfast").info("%s has stopped after %d ticks", working.owner_id, working.ticks)
@@ -58,6 +68,19 @@ async def advance(
         desk.out.tell(result)
     else:
         _show(desk, result)
+
+
+def sticky_ttl_s(given: str | None) -> float | None:
+    """For how long sessions keep to a worker: what is said here, else in the environment, else not at all."""
+    said = (given or os.environ.get("HOLDFAST_STICKY_TTL") or "").strip().lower()
+    if said in ("", "off"):
+        return None
+    try:
+        seconds = TTL_S if said == "on" else float(said)
+    except ValueError as error:
+        text = f"a session keeps to its worker for seconds, or `on`, or `off`; {said!r} is none of them"
+        raise InvalidValue(text, code="invalid_sticky_ttl") from error
+    return check_sticky_ttl(seconds)
 
 
 def load(name: str | None) -> Holdfast:

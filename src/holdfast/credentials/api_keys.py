@@ -19,10 +19,10 @@ from holdfast.store import Row, Store
 
 USED_EVERY_US = 60_000_000
 LIFETIME_MAX = timedelta(days=36_500)
-_SCOPE = re.compile(r"[a-z][a-z0-9_-]{0,31}(:[a-z][a-z0-9_-]{0,31})?")
 _KEY = re.compile(r"hf_([0-9a-f]{16})_([A-Za-z0-9_-]{43,64})")
 _COLUMNS = "key_id, user_id, scopes, created_at, expires_at, last_used_at, revoked_at"
-ADMIN = "admin"
+READ, WRITE, DECIDE, ADMIN = "runs:read", "runs:write", "approvals:decide", "admin"
+SCOPES = (READ, WRITE, DECIDE, ADMIN)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +37,9 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
 
     def allows(self, scope: str) -> bool:
-        """May a caller with this key do what this scope stands for?"""
-        return not self.scopes or scope in self.scopes or ADMIN in self.scopes
+        """May a caller with this key do what this scope stands for? Whoever may write or decide may see."""
+        enough = SCOPES if scope == READ else (scope, ADMIN)
+        return not self.scopes or any(each in enough for each in self.scopes)
 
 
 class NewApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +63,8 @@ class ApiKeys:
         owner = owner_of(self._user_id, user_id)
         chosen = sorted(set(scopes))
         for scope in chosen:
-            if not _SCOPE.fullmatch(scope):
-                raise InvalidValue(f"{scope!r} is no scope; write it like runs:write or admin")
+            if scope not in SCOPES:
+                raise InvalidValue(f"{scope!r} is no scope; use one of {', '.join(SCOPES)}")
         key_id, secret = f"{ambient.random_bits(64):016x}", ambient.random_token()
         sql = """
             INSERT INTO {s}api_keys (key_id, user_id, secret_hash, scopes, created_at, expires_at)

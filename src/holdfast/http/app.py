@@ -65,9 +65,9 @@ def create_app(
         for routes in (run_routes, stream_routes, session_routes, record_routes, page_routes):
             app.include_router(routes(service))
         app.include_router(settings_routes(hf, service.user))
-        app.include_router(oauth_routes(hf, service.user, site=place))
+        app.include_router(oauth_routes(hf, service.user, site=place, gate=service.gate))
         if mode == "oidc" and authenticate is None:
-            app.include_router(login_routes(hf, site=place))
+            app.include_router(login_routes(hf, site=place, gate=service.gate))
     app.add_exception_handler(HoldfastError, problems.of_error)
     app.add_exception_handler(HTTPException, problems.of_http)
     app.add_exception_handler(RequestValidationError, problems.of_validation)

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from holdfast.errors import InvalidValue, Unauthorized
 from holdfast.facade import Holdfast
+from holdfast.http.scopes import check_scope
 from holdfast.identity import check_id
 
 Caller = Callable[[Request], Awaitable[str]]
@@ -59,13 +60,14 @@ async def _anyone(request: Request) -> str:
 
 
 def _holder(hf: Holdfast) -> Caller:
-    """Whoever shows an API key, as `Authorization: Bearer …` or `X-API-Key`."""
+    """Whoever shows an API key, as `Authorization: Bearer …` or `X-API-Key`, that may be used for this."""
 
     async def ask(request: Request) -> str:
         text = _shown_key(request)
         found = None if text is None else await hf.api_keys.verify(text)
         if found is None:
             raise Unauthorized("this needs an API key that is valid: Authorization: Bearer <key>")
+        check_scope(request, found)
         return check_id(found.user_id, "user_id")
 
     return ask

@@ -20,6 +20,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 8 << 20
     commands_per_second: float | None = None
     """How fast one user may send requests that change something, on average; a few seconds' worth may come at once."""
+    starts_per_second: float | None = None
+    """How fast one caller may begin logins and connections, which leave a row each before anybody is known."""
     streams_per_user: int | None = None
     stream_s: float = 900.0
     """A stream ends after so long and its reader resumes: so whoever is no longer welcome is asked again."""
@@ -49,19 +51,25 @@ class Gate:
 
     def command(self, user_id: str) -> None:
         """One more request that changes something, or `TooMany`."""
-        rate = self._limits.commands_per_second
+        self._count(f"user {user_id}", self._limits.commands_per_second)
+
+    def start(self, who: str) -> None:
+        """One more login or connection that somebody begins, or `TooMany`. Who is not known yet is an address."""
+        self._count(f"start {who}", self._limits.starts_per_second)
+
+    def _count(self, who: str, rate: float | None) -> None:
         if rate is None:
             return
         now = ambient.monotonic()
         most = max(1.0, rate * self.BURST_S)
-        left, at = self._buckets.get(user_id, (most, now))
+        left, at = self._buckets.get(who, (most, now))
         left = min(most, left + (now - at) * rate)
         if left < 1:
             raise TooMany("too many requests; slow down", retry_after=max(1, round((1 - left) / rate)))
         if len(self._buckets) >= USERS_MAX:
             # Whoever has been away for that long has a full bucket again anyway.
-            self._buckets = {who: each for who, each in self._buckets.items() if now - each[1] < self.BURST_S}
-        self._buckets[user_id] = (left - 1, now)
+            self._buckets = {name: each for name, each in self._buckets.items() if now - each[1] < self.BURST_S}
+        self._buckets[who] = (left - 1, now)
 
     @contextmanager
     def stream(self, user_id: str) -> Iterator[None]:

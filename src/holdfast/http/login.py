@@ -15,12 +15,16 @@ from holdfast.credentials.logins import user_of
 from holdfast.errors import HandshakeRefused, ProviderError, Unauthorized
 from holdfast.facade import Holdfast
 from holdfast.http.browsers import clear_cookie, cookie, is_same_site, page, private, set_cookie
+from holdfast.http.limits import Gate, Limits
 from holdfast.http.oauth import ReturnTo, answer_of
 from holdfast.http.problems import documented
 
 SESSION, BINDING = "session", "login"
 LOGIN, CALLBACK, LOGOUT = "/api/login", "/api/login/callback", "/api/logout"
-_STARTED: dict[int | str, dict[str, Any]] = {302: {"description": "To the provider."}, **documented(409, 422, 502, 503)}
+_STARTED: dict[int | str, dict[str, Any]] = {
+    302: {"description": "To the provider."},
+    **documented(409, 422, 429, 502, 503),
+}
 _ENDED: dict[int | str, dict[str, Any]] = {
     303: {"description": "Logged in; back to where it began."},
     400: {"description": "Refused: used, unknown, late, or not allowed.", "content": {"text/html": {}}},
@@ -35,9 +39,9 @@ async def browser_user(request: Request, hf: Holdfast, site: Site | None = None)
     return None if session is None else await hf.browser_sessions.user_of(session)
 
 
-def login_routes(hf: Holdfast, *, site: Site | None = None) -> APIRouter:
+def login_routes(hf: Holdfast, *, site: Site | None = None, gate: Gate | None = None) -> APIRouter:
     """`/api/login`, its callback, and `/api/logout`. Raises at once where the environment does not allow it."""
-    door = Door(hf, login_provider(), site or hf.office.site())
+    door = Door(hf, login_provider(), site or hf.office.site(), gate or Gate(Limits()))
     router = APIRouter(tags=["login"])
     told: dict[str, Any] = {"response_class": HTMLResponse}
     router.add_api_route(LOGIN, door.login, status_code=302, responses=_STARTED, **told)
@@ -49,14 +53,16 @@ def login_routes(hf: Holdfast, *, site: Site | None = None) -> APIRouter:
 class Door:
     """The routes, as methods."""
 
-    def __init__(self, hf: Holdfast, provider: Provider, site: Site) -> None:
+    def __init__(self, hf: Holdfast, provider: Provider, site: Site, gate: Gate) -> None:
         self._hf = hf
         self._provider = provider
         self._site = site
+        self._gate = gate
         self._handshakes = hf.handshakes("login")
 
     async def login(self, request: Request, return_to: ReturnTo = None) -> Response:
         """Send the browser to the provider that knows people."""
+        self._gate.start(request.client.host if request.client else "")
         begun = await self._handshakes.begin(
             self._provider,
             redirect_uri=f"{self._site.url}{CALLBACK}",

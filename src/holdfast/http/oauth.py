@@ -17,13 +17,14 @@ from holdfast.errors import HandshakeRefused, ProviderError, Unauthorized
 from holdfast.facade import Holdfast
 from holdfast.http.browsers import cookie, is_same_site, page, private, set_cookie
 from holdfast.http.callers import Caller
+from holdfast.http.limits import Gate, Limits
 from holdfast.http.problems import documented
 
 COOKIE = "oauth"
 CANONICAL, ALIAS = "/api/oauth/{provider}", "/api/settings/{provider}/oauth"
 Name = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,31}$", description="A provider that the server knows.")]
 ReturnTo = Annotated[str | None, Query(max_length=512, description="A path of this site to end at.")]
-_REFUSED = documented(401, 403, 404, 409, 422, 502, 503)
+_REFUSED = documented(401, 403, 404, 409, 422, 429, 502, 503)
 _STARTED: dict[int | str, dict[str, Any]] = {302: {"description": "To the provider."}, **_REFUSED}
 _ENDED: dict[int | str, dict[str, Any]] = {
     200: {"description": "Connected; the window closes itself.", "content": {"text/html": {}}},
@@ -40,13 +41,13 @@ class Started(BaseModel):
     url: str
 
 
-def oauth_routes(hf: Holdfast, caller: Caller, *, site: Site | None = None) -> APIRouter:
+def oauth_routes(hf: Holdfast, caller: Caller, *, site: Site | None = None, gate: Gate | None = None) -> APIRouter:
     """`/api/oauth/{provider}/start|callback`, and the same below `/api/settings/{provider}/oauth`.
 
     Raises at once where the environment does not allow it: in the prod profile without a key, or without a public
     https address.
     """
-    connecting = Connecting(hf, caller, site or hf.office.site())
+    connecting = Connecting(hf, caller, site or hf.office.site(), gate or Gate(Limits()))
     router = APIRouter(tags=["oauth"])
     router.add_api_route(f"{CANONICAL}/start", connecting.ask, methods=["POST"], name="oauth_ask", responses=_REFUSED)
     told: dict[str, Any] = {"response_class": HTMLResponse}
@@ -60,10 +61,11 @@ def oauth_routes(hf: Holdfast, caller: Caller, *, site: Site | None = None) -> A
 class Connecting:
     """The routes, as methods."""
 
-    def __init__(self, hf: Holdfast, caller: Caller, site: Site) -> None:
+    def __init__(self, hf: Holdfast, caller: Caller, site: Site, gate: Gate) -> None:
         self._hf = hf
         self._caller = caller
         self._site = site
+        self._gate = gate
         self._handshakes = hf.handshakes("connect")
 
     async def start(self, request: Request, provider: Name, return_to: ReturnTo = None) -> Response:
@@ -95,6 +97,7 @@ class Connecting:
 
     async def _begin(self, request: Request, provider: str, return_to: str | None) -> Begun:
         user_id = await self._caller(request)
+        self._gate.start(user_id)
         if request.headers.get("sec-fetch-site") is not None and not is_same_site(request, self._site):
             raise Unauthorized("a page of another site cannot connect an account here", code="forbidden")
         return await self._handshakes.begin(

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from holdfast import errors
 from holdfast.errors import HoldfastError
 from holdfast.http.limits import TooMany
+from holdfast.http.scopes import MissingScope
 from holdfast.redaction import logger
 
 log = logger("holdfast.http")
@@ -47,6 +48,7 @@ _BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
     (errors.StorageError, 409),
     (errors.DatabaseError, 503),
     (TooMany, 429),
+    (MissingScope, 403),
 )
 _CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
 
@@ -71,11 +73,12 @@ class Problem(BaseModel):
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The problems that a route may answer with, for its description."""
+    """The problems that a route may answer with, for its description. Who asks for a key may find it too weak."""
     schema = {"$ref": "#/components/schemas/Problem"}
+    told = {*statuses, 403} if 401 in statuses else set(statuses)
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {PROBLEM: {"schema": schema}}}
-        for status in sorted(statuses)
+        for status in sorted(told)
     }
 
 
@@ -155,6 +158,8 @@ def problem(
 def _headers(status: int, error: HoldfastError) -> dict[str, str]:
     if isinstance(error, TooMany):
         return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, MissingScope):
+        return {"WWW-Authenticate": f'Bearer realm="holdfast", error="insufficient_scope", scope="{error.scope}"'}
     if status == 503 or error.code == "request_in_flight":
         return {"Retry-After": str(RETRY_AFTER_S)}
     return {"WWW-Authenticate": 'Bearer realm="holdfast"'} if status == 401 else {}

@@ -30,6 +30,7 @@ async def serve(
     queues: Sequence[str] | None = None,
     concurrency: int = 64,
     drain_s: float = 30.0,
+    sticky_ttl_s: float | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Who may call is said by `HOLDFAST_AUTH`; nobody but this machine, unless told."""
     if role not in ROLES:
@@ -41,7 +42,7 @@ async def serve(
     site = None if role == "worker" else _site(hf, host, port)
     app = create_app(hf, auth=auth, role=role, limits=_limits(auth), hosts=_hosts(auth, host), site=site)
     async with app.state.holdfast.lifespan():
-        worker = None if role == "api" else hf.worker(queues or None, concurrency, None, drain_s)
+        worker = None if role == "api" else hf.worker(queues or None, concurrency, None, drain_s, sticky_ttl_s)
         server = Server(app, host=host, port=port, on_drain=worker.stop if worker else None)
         with server.hearing_signals():
             beside = [asyncio.create_task(_announce(server, role))]
@@ -105,10 +106,13 @@ def _hosts(auth: str, host: str) -> list[str] | None:
 def _limits(auth: str) -> Limits:
     """Nobody limits the person at this machine; others have a fair share unless told."""
     rate = os.environ.get("HOLDFAST_COMMANDS_PER_SECOND") or ("" if auth == "none" else "50")
+    starts = os.environ.get("HOLDFAST_STARTS_PER_SECOND") or ("" if auth == "none" else "5")
     streams = os.environ.get("HOLDFAST_STREAMS_PER_USER") or ("" if auth == "none" else "100")
     try:
         return Limits(
-            commands_per_second=float(rate) if rate else None, streams_per_user=int(streams) if streams else None
+            commands_per_second=float(rate) if rate else None,
+            starts_per_second=float(starts) if starts else None,
+            streams_per_user=int(streams) if streams else None,
         )
     except ValueError as error:
         raise InvalidValue(f"a limit in the environment is no number: {error}") from error

@@ -119,9 +119,12 @@ class Release(ClaimCommand, frozen=True, kw_only=True):
 
 
 class Emit(ClaimCommand, frozen=True, kw_only=True):
+    """Show something. With `expected_rev` only if the run still stands there."""
+
     events: tuple[tuple[str, Any], ...]
     repaired: bool = False
     repairs: tuple[int, ...] = ()
+    expected_rev: int | None = None
 
 
 class Signal(Command, frozen=True, kw_only=True):

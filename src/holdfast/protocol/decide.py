@@ -25,6 +25,7 @@ from holdfast.protocol.storage import facts_of, has_changed
 from holdfast.protocol.values import digest
 
 WRITTEN_ALREADY = "STORAGE_WRITE_ALREADY_CALLED"
+REV_MOVED = "rev_moved"
 
 
 def decide(state: RunState, command: Command, now: int) -> Decision:
@@ -143,6 +144,9 @@ def _emit(state: RunState, command: commands.Emit, now: int) -> Decision:
     refusal = lost_fence(state, command, now)
     if refusal:
         return refuse(state, refusal, "event", command)
+    if command.expected_rev not in (None, state.rev):
+        # No anomaly: whoever compares is prepared for the difference.
+        return Decision(refusal=REV_MOVED)
     return Decision(facts=tuple(last_words(state, command)))
 
 

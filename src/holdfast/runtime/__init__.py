@@ -8,6 +8,7 @@ from holdfast.runtime.inbox import OpenQuestion
 from holdfast.runtime.inspection import Inspection
 from holdfast.runtime.listing import ListedRun, Page
 from holdfast.runtime.records import Claim, Event, RunInfo, SignalReceipt, without_hashes
+from holdfast.runtime.run_queue import RunEventStore, RunQueue, StoredEvent, StoredRunEvents, StoredRunQueue
 from holdfast.runtime.schedules import Schedule
 from holdfast.runtime.upkeep import Upkeep
 
@@ -21,10 +22,15 @@ __all__ = [
     "ListedRun",
     "OpenQuestion",
     "Page",
+    "RunEventStore",
     "RunGraph",
     "RunInfo",
+    "RunQueue",
     "Schedule",
     "SignalReceipt",
+    "StoredEvent",
+    "StoredRunEvents",
+    "StoredRunQueue",
     "Upkeep",
     "without_hashes",
 ]

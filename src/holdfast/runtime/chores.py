@@ -11,32 +11,45 @@ from holdfast.outbox import Outbox
 from holdfast.outbox.reconciling import WINDOW_S
 from holdfast.redaction import logger
 from holdfast.runtime.retention import Retention
+from holdfast.runtime.stickiness import forget_stale
 
 log = logger("holdfast.worker")
 
 LOOK_S = 60.0
 RECONCILE_S = 300.0
 GC_S = 60.0
+FORGET_S = 300.0
 OVERLAP_S = 600.0
 """How far a look goes back behind the one before it: what was settled before may have been committed after."""
 _SECOND = 1_000_000
 
 
 class Chores:
-    """Reconcile the outbox; and, where there is a retention, remove what is older.
+    """Reconcile the outbox; where there is a retention, remove what is older; where sessions keep to workers, forget
+    those whose time is over.
 
     The database's clock says when something is due. Every process keeps times of its own, a little apart from those of
     others, so that workers that start together do not ask together.
     """
 
-    def __init__(self, runs: Retention, outbox: Outbox, retention: float | timedelta | None) -> None:
+    def __init__(
+        self, runs: Retention, outbox: Outbox, retention: float | timedelta | None, *, is_sticky: bool = False
+    ) -> None:
         self._runs = runs
         self._outbox = outbox
         self._retention = retention
         self._reconciled_at: int | None = None
         self._due: dict[str, int] = {}
-        self._every_s = {"reconcile": RECONCILE_S} if retention is None else {"reconcile": RECONCILE_S, "gc": GC_S}
-        self._work: dict[str, Callable[[int], Awaitable[None]]] = {"reconcile": self._reconcile, "gc": self._collect}
+        self._every_s = {
+            "reconcile": RECONCILE_S,
+            **({} if retention is None else {"gc": GC_S}),
+            **({"forget": FORGET_S} if is_sticky else {}),
+        }
+        self._work: dict[str, Callable[[int], Awaitable[None]]] = {
+            "reconcile": self._reconcile,
+            "gc": self._collect,
+            "forget": self._forget,
+        }
 
     async def turn(self) -> float:
         """Do what is due; answer how many seconds to wait before the next look."""
@@ -72,3 +85,6 @@ class Chores:
         removed = await self._runs.gc(self._retention)
         if removed:
             log.info("removed %d runs that were over for longer than the retention", removed)
+
+    async def _forget(self, now: int) -> None:
+        await forget_stale(self._runs.journal.store, now)

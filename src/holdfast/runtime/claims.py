@@ -16,6 +16,7 @@ from holdfast.journal import Executed
 from holdfast.moments import from_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
+from holdfast.protocol.decide import REV_MOVED
 from holdfast.protocol.facts import ROOT, AttemptClaimed, Fact, RunCreated
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.settle import WORKFLOW_TICK
@@ -24,6 +25,7 @@ from holdfast.protocol.values import clean, whole_number
 from holdfast.redaction import HIDDEN
 from holdfast.runtime.records import Claim, RunInfo
 from holdfast.runtime.runs import Runs
+from holdfast.runtime.sequences import SEQ_MAX, SEQ_MOVED, standing_after
 from holdfast.store import Beat, Claimed, ClaimRequest
 
 LOST = ("stale_claim", "expired_claim", "terminal_run")
@@ -80,6 +82,7 @@ class Claims(Runs):
         due_by: int | None = None,
         passed: Sequence[str] = (),
         looks_again: bool = False,
+        sticky: bool = False,
     ) -> list[Taken]:
         """Claims with what their executor needs to know; `queues=None` is every queue, `clogs` as `Registry.names`.
 
@@ -98,6 +101,7 @@ class Claims(Runs):
             lease_us=self._lease_us(lease_ms),
             due_by=due_by,
             passed=tuple(passed),
+            sticky=sticky,
         )
         for _ in range(ROUNDS_MAX):
             found = await self.journal.claim(request)
@@ -162,14 +166,36 @@ class Claims(Runs):
         """Give the claim back unused: at once claimable, nothing counted."""
         return await self._fenced(claim, commands.Release(**fence_of(claim)))
 
-    async def emit(self, claim: Claim, type: str, data: Any = None) -> int:
-        """Show something to whoever watches; answers its seq once it is on disk."""
+    async def emit(self, claim: Claim, type: str, data: Any = None, *, expected_seq: int | None = None) -> int:
+        """Show something to whoever watches; answers its seq once it is on disk.
+
+        With `expected_seq` only if that is the seq of the run's last event: otherwise a `Conflict` (`seq_moved`), and
+        nothing is written. Where the very event that is asked for follows it already, the answer is its seq.
+        """
         value, repaired = clean(data)
-        events = ((check_name(type, "type", longest=128), value),)
-        command = commands.Emit(**fence_of(claim), events=events, repaired=repaired)
+        event = (check_name(type, "type", longest=128), value)
+        command = commands.Emit(**fence_of(claim), events=(event,), repaired=repaired)
+        if expected_seq is not None:
+            return await self._emit_after(claim, command, whole_number(expected_seq, "expected_seq", 0, SEQ_MAX))
         executed = await self.journal.execute(claim.run_id, command)
         check_fence(executed, claim.run_id)
         return executed.first_rev
+
+    async def _emit_after(self, claim: Claim, command: commands.Emit, seq: int) -> int:
+        """Compare, then write at the very revision that was compared; what is no event may come in between."""
+        for _ in range(ROUNDS_MAX):
+            standing = await standing_after(self.journal, claim.run_id, seq)
+            if standing.is_after(command.events[0], claim.claim_id):
+                return standing.next_seq
+            if standing.rev is None:
+                text = f"the last event of run {claim.run_id} is not {seq}; read what happened since, then decide anew"
+                raise Conflict(text, code=SEQ_MOVED)
+            asked = msgspec.structs.replace(command, expected_rev=standing.rev)
+            executed = await self.journal.execute(claim.run_id, asked)
+            if executed.decision.refusal != REV_MOVED:
+                check_fence(executed, claim.run_id)
+                return executed.first_rev
+        raise Conflict(f"run {claim.run_id} moves too fast to compare with; try again", code=SEQ_MOVED)
 
     async def _settle(self, claim: Claim, outcome: Outcome) -> RunInfo:
         cleaned, repaired = clean_outcome(_without_token(outcome, claim.token))

@@ -21,7 +21,7 @@ from holdfast.store.types import Rejected
 
 log = logger("holdfast.pulse")
 
-CANCEL_POLL_S = 0.5
+CANCEL_POLL_S = 0.75
 MOURN_S = 0.2
 BEATS_MAX = 500
 IDLE_S = 3_600.0

@@ -10,6 +10,7 @@ from holdfast.journal.deletion import delete_session
 from holdfast.protocol import commands
 from holdfast.protocol.values import clean, whole_number
 from holdfast.runtime.questions import Questions
+from holdfast.runtime.stickiness import forget_stale
 from holdfast.store import Row
 
 BATCH = 100
@@ -88,7 +89,7 @@ class Retention(Questions):
 
         Each goes in one commit and leaves its id taken. A run that is not over is never touched, nor one whose end
         somebody has yet to hear of. Deliveries go with their run; those of no run go by the same rule, sent or dead,
-        at most `limit` of them.
+        at most `limit` of them. Sessions that kept to a worker until now, or before, are nobody's again.
         """
         now = await self._store.now()
         left = whole_number(RUNS_MAX if limit is None else limit, "limit", 0, RUNS_MAX)
@@ -96,6 +97,8 @@ class Retention(Questions):
         removed = await self._collect(_ENDED, now - age_us, left)
         removed += await self._collect(_DELETED, now - age_us, left - removed)
         await self._forget_deliveries(age_us, left)
+        if self._user_id is None:
+            await forget_stale(self._store, now)
         return removed
 
     async def gc_if_due(self, ttl: float | timedelta | None, *, every: float | timedelta = 60.0) -> int:

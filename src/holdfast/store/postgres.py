@@ -241,8 +241,9 @@ class Postgres:
             request.due_by,
             request.passed,
         )
+        text = self._text(texts.CLAIM_STICKY if request.sticky else texts.CLAIM)
         rows = await self._opened().claims.run(
-            lambda connection: _rows(connection, self._text(texts.CLAIM), arguments), lost=OutcomeUnknown
+            lambda connection: _rows(connection, text, arguments), lost=OutcomeUnknown
         )
         return [_claimed(*row) for row in rows]
 

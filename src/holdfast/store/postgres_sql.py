@@ -28,6 +28,7 @@ LANDED = """
     WHERE j.commit_id = $3
 """
 CLAIM = "SELECT * FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+CLAIM_STICKY = "SELECT * FROM {s}claim_sticky($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 
 
 class Shape(NamedTuple):

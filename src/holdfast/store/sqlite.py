@@ -527,9 +527,23 @@ _DUE = """
       AND r.status IN ('pending', 'waiting', 'active')
       {clogs}
       {passed}
+      {sticky}
     ORDER BY w.due_at
     LIMIT :limit
 """
+# Another's session is never taken, one's own in its pass, and what is nobody's in the second.
+_STICKY = """
+      AND coalesce(
+          (
+              SELECT k.owner_id = :owner AND (w.due_at <= :reach) = :own
+              FROM sticky_sessions k
+              WHERE k.session_id = r.session_id AND k.expires_at > :instant
+          ),
+          NOT :own
+      )
+"""
+# Own sessions come first among the oldest thousand, so that a long queue is not searched to its end.
+_REACH = "SELECT due_at FROM work WHERE queue = :queue AND priority = :priority ORDER BY due_at LIMIT 1 OFFSET 999"
 
 
 _FIRST_ENTRY = (
@@ -552,25 +566,44 @@ def _claim(connection: sqlite3.Connection, request: ClaimRequest, now: int, comm
 
 def _due(connection: sqlite3.Connection, request: ClaimRequest, now: int) -> list[sqlite3.Row]:
     levels = [
-        (-row["priority"], queue)
+        (-row["priority"], place, queue)
         for queue in request.queues or ()
         for row in connection.execute(_LEVELS, {"queue": queue})
+        for place in range(2 if request.sticky else 1)
     ]
     clogs = request.clogs
     known = {f"clog{i}": clog for i, clog in enumerate(clogs or ())}
     condition = "" if clogs is None else f"AND w.clog_id IN ({', '.join(f':{name}' for name in known)})"
     passed = {f"passed{i}": run_id for i, run_id in enumerate(request.passed)}
     others = f"AND w.run_id NOT IN ({', '.join(f':{name}' for name in passed)})" if passed else ""
-    sql = _DUE.format(clogs=condition, passed=others)
+    sql = _DUE.format(clogs=condition, passed=others, sticky=_STICKY if request.sticky else "")
     due_by = now if request.due_by is None else min(now, request.due_by)
     found: list[sqlite3.Row] = []
-    for negative, queue in sorted(levels):
+    for negative, place, queue in sorted(levels):
         left = len(request.claim_ids) - len(found)
         if left <= 0:
             break
-        params = {"queue": queue, "priority": -negative, "now": due_by, "limit": left, **known, **passed}
+        params: dict[str, Any] = {
+            "queue": queue,
+            "priority": -negative,
+            "now": due_by,
+            "limit": left,
+            **known,
+            **passed,
+        }
+        if request.sticky:
+            params |= _preferring(connection, params, own=place == 0, owner_id=request.owner_id, instant=now)
         found += connection.execute(sql, params).fetchall()
     return found
+
+
+def _preferring(
+    connection: sqlite3.Connection, level: dict[str, Any], *, own: bool, owner_id: str, instant: int
+) -> dict[str, Any]:
+    """What one pass over a level is told, of a worker that keeps to its sessions: its own first, then nobody's."""
+    reach = connection.execute(_REACH, {name: level[name] for name in ("queue", "priority")}).fetchone()
+    told = {"own": own, "owner": owner_id, "instant": instant, "reach": reach["due_at"] if reach else (1 << 63) - 1}
+    return {**told, "now": min(level["now"], told["reach"])} if own else told
 
 
 def _take(

@@ -246,7 +246,8 @@ class Addition(NamedTuple):
 class ClaimRequest(NamedTuple):
     """Take up to as many due items as there are claim ids.
 
-    `due_by` leaves out what became due later, `passed` what belongs to these runs.
+    `due_by` leaves out what became due later, `passed` what belongs to these runs. With `sticky` the sessions that keep
+    to another worker are left out, and those that keep to this owner come first at their priority.
     """
 
     queues: tuple[str, ...] | None
@@ -257,6 +258,7 @@ class ClaimRequest(NamedTuple):
     lease_us: int
     due_by: int | None = None
     passed: tuple[str, ...] = ()
+    sticky: bool = False
 
     def entry(self, key: str, attempt: int, claim_id: str, claim_token_hash: str) -> NewEntry:
         """The line a claim leaves. Both databases write the same text; Postgres composes it in its function."""

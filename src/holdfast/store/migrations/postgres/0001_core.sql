@@ -622,6 +622,63 @@ ORDER BY a.place;
 END
 $$;
 
+-- Which worker a session keeps to, and until when. No index of the journal: a preference that costs nothing to lose.
+-- Few rows, each written at every claim of its session, so there is no index to keep up beside the key.
+CREATE TABLE {s}sticky_sessions (
+    session_id text COLLATE "C" PRIMARY KEY,
+    owner_id   text COLLATE "C" NOT NULL,
+    expires_at bigint NOT NULL
+);
+
+-- The claim of a worker that keeps to its sessions: two passes over each level, its own sessions and then those of nobody.
+-- Made from the text of the other, so that the two differ in nothing else and the other pays for none of this. Own
+-- sessions come first among the oldest thousand of a level, so that a long queue is not searched to its end.
+DO $make$
+DECLARE
+    made text := pg_get_functiondef('{s}claim'::regproc);
+    edit text[];
+BEGIN
+    FOREACH edit SLICE 1 IN ARRAY ARRAY[
+        ARRAY['.claim(', '.claim_sticky('],
+        ARRAY[
+            'SELECT l.queue, l.priority FROM levels l WHERE l.priority IS NOT NULL ORDER BY l.priority DESC, l.queue',
+            $edit$SELECT l.queue, l.priority, p.own,
+                coalesce(
+                    (
+                        SELECT w.due_at FROM {s}work w
+                        WHERE w.queue = l.queue AND w.priority = l.priority
+                        ORDER BY w.due_at OFFSET 999 LIMIT 1
+                    ),
+                    9223372036854775807
+                ) AS reach
+            FROM levels l
+            CROSS JOIN (VALUES (true), (false)) AS p (own)
+            WHERE l.priority IS NOT NULL
+            ORDER BY l.priority DESC, p.own DESC, l.queue$edit$
+        ],
+        ARRAY[
+            'w.due_at <= (SELECT least(now, in_due_by) FROM t)',
+            -- Another's session is never taken, one's own in its pass, and what is nobody's in the second.
+            $edit$w.due_at <= least((SELECT least(now, in_due_by) FROM t), CASE WHEN l.own THEN l.reach END)
+          AND coalesce(
+              (
+                  SELECT k.owner_id = in_owner AND (w.due_at <= l.reach) = l.own
+                  FROM {s}sticky_sessions k
+                  WHERE k.session_id = ANY (ARRAY[r.session_id]) AND k.expires_at > (SELECT now FROM t)
+              ),
+              NOT l.own
+          )$edit$
+        ]
+    ] LOOP
+        IF strpos(made, edit[1]) = 0 THEN
+            RAISE EXCEPTION 'the claim no longer says %; say here how a sticky one differs', edit[1];
+        END IF;
+        made := replace(made, edit[1], edit[2]);
+    END LOOP;
+    EXECUTE made;
+END
+$make$;
+
 -- What is kept for the API. No index of the journal: these rows are what people and providers put there. Secrets are
 -- sealed with the host's key (v1.<key id>.<text>); what only has to be recognised again is kept as a hash.
 CREATE TABLE {s}credentials (

@@ -466,6 +466,14 @@ CREATE TABLE kept_answers (
 ) STRICT;
 CREATE INDEX kept_answers_by_age ON kept_answers (created_at);
 
+-- Which worker a session keeps to, and until when. No index of the journal: a preference that costs nothing to lose.
+-- Few rows, each written at every claim of its session, so there is no index to keep up beside the key.
+CREATE TABLE sticky_sessions (
+    session_id text PRIMARY KEY,
+    owner_id   text NOT NULL,
+    expires_at integer NOT NULL
+) STRICT;
+
 CREATE TABLE checkpoints (
     thread text PRIMARY KEY,
     rev    integer NOT NULL,
