@@ -48,6 +48,11 @@ class Shape(NamedTuple):
     """News goes with it."""
 
 
+_NUMBERS = ("int", "bigint")
+"""Lists of these travel as text. The driver asks of every member of a list whether it is a list too, which takes
+longer than all the rest it does."""
+
+
 class _Places:
     """Hands out `$1`, `$2` … in the order in which the arguments are listed."""
 
@@ -59,7 +64,7 @@ class _Places:
         arrays = []
         for kind in columns.values():
             self._taken += 1
-            arrays.append(f"${self._taken}::{kind}[]")
+            arrays.append(f"${self._taken}::{'text::' if kind in _NUMBERS else ''}{kind}[]")
         return f"unnest({', '.join(arrays)}) AS {alias} ({', '.join(columns)})"
 
     def notify(self) -> str:
@@ -110,6 +115,7 @@ _FENCES = """broken AS MATERIALIZED (
     ),"""
 _FENCED = "AND h.m <> ALL ((SELECT m FROM broken)::int[])"
 _FENCE_COLUMNS = {"m": "int", "run_id": "text", "key": "text", "claim_id": "text", "claim_token_hash": "text"}
+_GONE_COLUMNS = {"m": "int", "run_id": "text"}
 _ENTRY_COLUMNS = {"m": "int", "thread": "text", "rev": "int", "kind": "text", "data": "text", "digest": "bytea"}
 _REQUEST_COLUMNS = tuple(name for name in SliceRequest._fields if name != "whole")
 # A run may have thousands of ticks: these few are found by their ids, never among all ticks of the run.
@@ -176,24 +182,28 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
         [member.expected_rev for member in members],
     ]
     if shape.fences:
-        arguments += _columns((m, member.run_id, *fence) for m, member in numbered for fence in member.fences)
+        fences = ((m, member.run_id, *fence) for m, member in numbered for fence in member.fences)
+        arguments += _lists(_FENCE_COLUMNS, fences)
     if shape.creates:
         end = BORN if shape.born else None
         new = ((m, member.created, member.run) for m, member in numbered if member.created is not None)
-        arguments += _columns((m, *created, *run[:end]) for m, created, run in new)
+        arguments += _lists(_creation_columns(end), ((m, *created, *run[:end]) for m, created, run in new))
     if shape.updates:
         moved = [(m, member) for m, member in numbered if member.created is None and not member.gone]
         end = PLAIN if shape.plain else None
-        arguments += _columns((m, member.run_id, *member.run[:end]) for m, member in moved)
+        arguments += _lists(_move_columns(end), ((m, member.run_id, *member.run[:end]) for m, member in moved))
     if shape.deletes:
-        arguments += _columns((m, member.run_id) for m, member in numbered if member.gone)
+        arguments += _lists(_GONE_COLUMNS, ((m, member.run_id) for m, member in numbered if member.gone))
     for name in _in_order(shape.puts):
-        arguments += _columns((m, *row) for m, member in numbered for row in member.changes.puts.get(name, ()))
+        rows = ((m, *row) for m, member in numbered for row in member.changes.puts.get(name, ()))
+        arguments += _lists(_put_columns(name), rows)
     for name in _in_order(shape.drops):
-        arguments += _columns((m, *key) for m, member in numbered for key in member.changes.drops.get(name, ()))
-    arguments += _columns(
+        keys = ((m, *key) for m, member in numbered for key in member.changes.drops.get(name, ()))
+        arguments += _lists(_drop_columns(name), keys)
+    entries = (
         row for m, member in numbered for row in _entry_rows(m, member.thread, member.expected_rev, member.entries)
     )
+    arguments += _lists(_ENTRY_COLUMNS, entries)
     return arguments
 
 
@@ -206,8 +216,9 @@ def append_arguments(appends: Sequence[Append], commit_id: int, now: int | None)
         [append.thread for append in appends],
         [append.expected_rev for append in appends],
         [len(append.entries) for append in appends],
-        *_columns(
-            row for m, append in numbered for row in _entry_rows(m, append.thread, append.expected_rev, append.entries)
+        *_lists(
+            _ENTRY_COLUMNS,
+            (row for m, each in numbered for row in _entry_rows(m, each.thread, each.expected_rev, each.entries)),
         ),
     ]
 
@@ -228,6 +239,16 @@ def _entry_rows(m: int, thread: str, head: int, entries: list[NewEntry]) -> list
     return [(m, thread, rev, entry.kind, entry.data, entry.digest) for rev, entry in enumerate(entries, start=head + 1)]
 
 
+def _lists(columns: dict[str, str], rows: Iterable[Sequence[Any]]) -> list[Any]:
+    """The arguments of an `unnest` of these columns."""
+    kinds = zip(columns.values(), _columns(rows), strict=True)
+    return [_numbers(values) if kind in _NUMBERS else values for kind, values in kinds]
+
+
+def _numbers(values: Sequence[int | None]) -> str:
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
+
+
 def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
     return list(zip(*rows, strict=True))
 
@@ -236,6 +257,27 @@ def _same(column: str, value: str) -> str:
     """A join that can only be a lookup by index. Written plainly, a plan that was made while the table was empty reads
     all of it in key order to meet the list, and goes on doing so when it is full."""
     return f"{column} = ANY (ARRAY[{value}])"
+
+
+@lru_cache
+def _creation_columns(end: int | None) -> dict[str, str]:
+    return {"m": "int", **RUN_FIXED, **dict(list(RUN_MOVING.items())[:end])}
+
+
+@lru_cache
+def _move_columns(end: int | None) -> dict[str, str]:
+    return {"m": "int", "run_id": "text", **dict(list(RUN_MOVING.items())[:end])}
+
+
+@lru_cache
+def _put_columns(name: str) -> dict[str, str]:
+    return {"m": "int", **INDEXES[name].columns}
+
+
+@lru_cache
+def _drop_columns(name: str) -> dict[str, str]:
+    table = INDEXES[name]
+    return {"m": "int", **{column: table.columns[column] for column in table.key}}
 
 
 def _in_order(names: frozenset[str]) -> list[str]:
@@ -260,9 +302,9 @@ def _fences(places: _Places) -> str:
 def _creates(places: _Places, *, born: bool) -> list[str]:
     """New runs are inserted plainly: an id that someone took meanwhile fails the batch. Sorted, so that two batches
     which share sessions or ids wait for each other instead of locking crosswise."""
-    moving = dict(list(RUN_MOVING.items())[: BORN if born else None])
-    source = places.unnest("c", {"m": "int", **RUN_FIXED, **moving})
-    given = [_resolved("c", name, RUNS, "c.instant") for name in (*RUN_FIXED, *moving)]
+    columns = _creation_columns(BORN if born else None)
+    source = places.unnest("c", columns)
+    given = [_resolved("c", name, RUNS, "c.instant") for name in columns if name != "m"]
     values = ", ".join([*given, *("NULL" if value is None else str(value) for value in UNTOUCHED if born)])
     return [
         f"""
@@ -287,9 +329,9 @@ def _creates(places: _Places, *, born: bool) -> list[str]:
 
 
 def _updates(places: _Places, *, plain: bool) -> str:
-    columns = dict(list(RUN_MOVING.items())[: PLAIN if plain else None])
-    source = places.unnest("x", {"m": "int", "run_id": "text", **columns})
-    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in columns)
+    end = PLAIN if plain else None
+    source = places.unnest("x", _move_columns(end))
+    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in tuple(RUN_MOVING)[:end])
     return f"""
     moved AS (
         UPDATE {{s}}runs r SET {values}
@@ -300,7 +342,7 @@ def _updates(places: _Places, *, plain: bool) -> str:
 
 def _deletes(places: _Places) -> list[str]:
     """The run's row, and with it every row that refers to it; those that do so without a constraint go by name."""
-    source = places.unnest("g", {"m": "int", "run_id": "text"})
+    source = places.unnest("g", _GONE_COLUMNS)
     parts = [
         f"""
     g AS MATERIALIZED (
@@ -317,7 +359,7 @@ def _deletes(places: _Places) -> list[str]:
 
 
 def _put(table: Table, places: _Places) -> str:
-    source = places.unnest("p", {"m": "int", **table.columns})
+    source = places.unnest("p", _put_columns(table.name))
     values = ", ".join(_resolved("p", name, table, "v.at[p.m]") for name in table.names)
     updates = ", ".join(f"{name} = excluded.{name}" for name in table.values)
     replace = "" if table.insert_only else f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {updates}"
@@ -330,7 +372,7 @@ def _put(table: Table, places: _Places) -> str:
 
 
 def _drop(table: Table, places: _Places) -> str:
-    source = places.unnest("p", {"m": "int", **{name: table.columns[name] for name in table.key}})
+    source = places.unnest("p", _drop_columns(table.name))
     first, *others = table.key
     same = " AND ".join([_same(f"d.{first}", f"p.{first}"), *(f"d.{name} = p.{name}" for name in others)])
     return f"""
