@@ -25,7 +25,8 @@ class Doubts:
             try:
                 return await original(database, *arguments)
             except OutcomeUnknown:
-                self.commit_ids.add(arguments[-1])
+                # News may follow it.
+                self.commit_ids.add(next(each for each in reversed(arguments) if isinstance(each, int)))
                 raise
 
         return call

@@ -44,10 +44,10 @@ async def test_the_last_steps_of_a_long_flow_cost_what_the_first_did(
     counted, looks = Counted(), []
     write, read, fetch = SQLite.write, SQLite.read_slices, SQLite.fetch
 
-    async def counting_write(self: SQLite, members: Sequence[Member], commit_id: int) -> Any:
+    async def counting_write(self: SQLite, members: Sequence[Member], *rest: Any) -> Any:
         counted.calls += 1
         counted.add(members)
-        return await write(self, members, commit_id)
+        return await write(self, members, *rest)
 
     async def counting_read(self: SQLite, requests: Any) -> Any:
         counted.calls += 1
