@@ -33,10 +33,12 @@ class Size:
     asks: int
     history_max: int
     """Finished runs that a database may hold when growth is measured."""
+    streams_max: int = 1_000
+    """Readers that one API process may have."""
 
 
 SIZES = {
-    "smoke": Size(seconds=0.3, warm_s=0.2, repeats=1, asks=5, history_max=1_000),
+    "smoke": Size(seconds=0.3, warm_s=0.2, repeats=1, asks=5, history_max=1_000, streams_max=20),
     "small": Size(seconds=1.2, warm_s=0.6, repeats=2, asks=100, history_max=1_000_000),
     "full": Size(seconds=4.0, warm_s=1.5, repeats=3, asks=200, history_max=1_000_000),
 }

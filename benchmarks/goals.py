@@ -116,7 +116,11 @@ GOALS: Sequence[Ratio | Floor | Ceiling | Growth] = (
     Ratio("slow", "dbos", 10),
     Ratio("slow", "absurd", 10),
     Ceiling("SSE-live", "age_p50_ms", 10),
+    Ceiling("SSE-live", "age_p99_ms", 50),
     Ceiling("SSE-1000", "age_p99_ms", 250),
+    Ceiling("SSE-1000", "api_cpu_us", 25),
+    Ceiling("SSE-1000", "held_kb", 100),
+    Ceiling("SSE-1000", "leave_ms", 2_000),
 )
 
 

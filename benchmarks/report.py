@@ -132,7 +132,14 @@ def missing(results: Sequence[Measured]) -> list[str]:
 
 
 def _words(name: str) -> str:
-    return name.replace("_per_s", "/s").replace("_ms", " (ms)").replace("_percent", " (%)").replace("_", " ")
+    return (
+        name.replace("_per_s", "/s")
+        .replace("_ms", " (ms)")
+        .replace("_us", " (µs)")
+        .replace("_kb", " (kB)")
+        .replace("_percent", " (%)")
+        .replace("_", " ")
+    )
 
 
 def _short(value: float | None) -> str:

@@ -22,6 +22,9 @@ PROGRAMS = {
     "promtool": "prometheus",
     "npm": "npm",
     "docker-compose": "docker-compose",
+    # The page in a real browser; nothing else needs these.
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
 }
 """Program → Debian package."""
 PROVIDER = Path(__file__).parents[1] / "tests/http_oauth/provider"

@@ -167,7 +167,7 @@ async def held_by(
             yield "held", held
         if database == POSTGRES:
             yield "connected", await memory.connections(fresh.url)
-            yield "held", Held(database, READER, 0, needs="needs the server")
+            yield "held", Held(database, READER, 0, needs="measured by SSE-1000")
 
 
 @asynccontextmanager

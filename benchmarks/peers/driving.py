@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class Job:
     """Where a handler says at what instant it began; empty where nobody asks."""
     mode: str = ""
     """Which of its ways a side is to go, where it has several."""
+    talk: Mapping[str, Any] = field(default_factory=dict)
+    """Of runs that are listened to over HTTP: how many `runs`, `readers` of each, `pace_s`, and the `address`."""
 
 
 class Pipe:

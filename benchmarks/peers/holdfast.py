@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 from benchmarks.peers.driving import (
@@ -26,17 +29,20 @@ from benchmarks.peers.driving import (
     told,
 )
 from benchmarks.peers.growing import REAL, copy
+from benchmarks.peers.listening import Crowd, thinned
 from holdfast import Clog, Context, Done, FlowContext, Holdfast
 
-LEAF, STREAM, PACED = "leaf", "stream", "paced"
+LEAF, STREAM, PACED, ENDLESS = "leaf", "stream", "paced", "endless"
 RUN_ID = "the-stream"
 PACE_S = 0.01
+COLD = 3
+"""The first notes of a stream, which find cold caches."""
 
 
 def known(hf: Holdfast, job: Job) -> None:
     """The work that all sides do: nothing, three small steps, a hundred children, or talking."""
     tell = told(job)
-    noop, leaf, stream, paced = (Clog(name) for name in (NOOP, LEAF, STREAM, PACED))
+    noop, leaf, stream, paced, endless = (Clog(name) for name in (NOOP, LEAF, STREAM, PACED, ENDLESS))
 
     @noop.on_advance
     @leaf.on_advance
@@ -55,6 +61,16 @@ def known(hf: Holdfast, job: Job) -> None:
             await asyncio.sleep(PACE_S)
         return Done()
 
+    @endless.on_advance
+    async def talk_on(input: Any, ctx: Context) -> None:
+        # Each to its own beat: who waits for the last word before counting to the next ends up in a chorus, because
+        # words that are committed together are answered together.
+        due_ms = now_ms() + input * random.random() * 1_000
+        for number in count():
+            await asyncio.sleep(max(due_ms - now_ms(), 0) / 1_000)
+            await ctx.emit("note", {"at": [number, now_ms()], "text": EVENT})
+            due_ms += input * 1_000
+
     @hf.flow(STEPS)
     async def steps(ctx: FlowContext, input: Any) -> Any:
         for name in ("one", "two", "three"):
@@ -66,7 +82,7 @@ def known(hf: Holdfast, job: Job) -> None:
         await ctx.gather(*(ctx.child(LEAF, key=str(number), input=number) for number in range(WIDTH)))
         return input
 
-    hf.register(noop, leaf, stream, paced)
+    hf.register(noop, leaf, stream, paced, endless)
 
 
 async def small() -> dict[str, int]:
@@ -166,6 +182,30 @@ async def tail(job: Job, pipe: Pipe) -> None:
         pipe.say("measured", age_ms=ages)
 
 
+async def listen(job: Job, pipe: Pipe) -> None:
+    """Readers over HTTP of runs that talk in another process: all must hear all of it, and be let go in the end."""
+    talk = job.talk
+    wanted = {"session_id": "bench", "clog_id": ENDLESS, "input": talk["pace_s"]}
+    async with opened(job) as hf:
+        await asyncio.to_thread(pipe.ready)
+        made = [(await hf.create_run(**wanted)).run_id for _ in range(talk["runs"])]
+        crowd = Crowd(talk["address"], job.n)
+        await crowd.join(made[:1])
+        pipe.say("warm")
+        await asyncio.to_thread(pipe.hear)
+        await crowd.join((made * talk["readers"])[1:])
+        began_s, spent_s = time.perf_counter(), time.process_time()
+        pipe.say("joined")
+        await crowd.satisfied.wait()
+        spent_s, seconds = time.process_time() - spent_s, time.perf_counter() - began_s
+        if crowd.broken:
+            raise AssertionError(crowd.broken)
+        heard = sum(len(each.ages) for each in crowd.listeners)
+        pipe.say("measured", age_ms=thinned(crowd.ages(COLD)), cpu_s=spent_s, delivered=heard, seconds=seconds)
+        ends = await asyncio.gather(*(each.ended for each in crowd.listeners))
+        pipe.say("ended", at_ms=max(ends))
+
+
 ROLES = {
     "setup": setup,
     "fill": fill,
@@ -177,6 +217,7 @@ ROLES = {
     "ask_here": asking_here,
     "stream": stream,
     "tail": tail,
+    "listen": listen,
 }
 
 if __name__ == "__main__":

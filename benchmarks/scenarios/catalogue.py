@@ -10,7 +10,7 @@ from benchmarks.measuring import Measured
 from benchmarks.peers.driving import STEPS
 from benchmarks.scenarios.fan_out import FanOut
 from benchmarks.scenarios.loads import Load
-from benchmarks.scenarios.unbuilt import Unbuilt
+from benchmarks.scenarios.streams import Streams
 from benchmarks.scenarios.waits import EVENTS_PER_ASK, Idle, Wait
 from benchmarks.sides import CREATED, EVENTS, Side
 
@@ -55,7 +55,17 @@ SCENARIOS = {
             RUNS,
             Load("slow", WORK, STEPS, share=0.2, database=SLOW, stretch=4),
         ),
-        Scenario("SSE-live", "64 live runs over SSE", LATENCY, Unbuilt("SSE-live", "the server")),
-        Scenario("SSE-1000", "1,000 SSE readers of one process", LATENCY, Unbuilt("SSE-1000", "the server")),
+        Scenario(
+            "SSE-live",
+            "64 live runs over SSE, one reader each",
+            LATENCY,
+            Streams("SSE-live", runs=64, readers=1, pace_s=0.025, stretch=2),
+        ),
+        Scenario(
+            "SSE-1000",
+            "1,000 SSE readers of one process",
+            LATENCY,
+            Streams("SSE-1000", runs=50, readers=20, pace_s=0.2, stretch=4),
+        ),
     )
 }

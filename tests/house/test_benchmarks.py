@@ -52,7 +52,7 @@ async def test_the_outbox_is_drained_both_ways(tmp_path: Path) -> None:
 
 
 async def test_holdfast_and_its_limits_are_measured_side_by_side(tmp_path: Path) -> None:
-    done = await run("A,C,F-A", "holdfast,raw_group,raw_sqlite_group", SIZES["smoke"], tmp_path)
+    done = await run("A,C,F-A,SSE-1000", "holdfast,raw_group,raw_sqlite_group", SIZES["smoke"], tmp_path)
 
     seen = medians(done.results)
     assert [result.problem for result in done.results if result.problem] == []
@@ -63,6 +63,8 @@ async def test_holdfast_and_its_limits_are_measured_side_by_side(tmp_path: Path)
     assert seen["A", "holdfast"]["round_trips"] > 0
     assert seen["C", "holdfast"]["visible_p50_ms"] > seen["C", "holdfast"]["start_p50_ms"] > 0
     assert seen["F-A", "holdfast"]["rate"] > 0
+    assert seen["SSE-1000", "holdfast"]["age_p99_ms"] >= seen["SSE-1000", "holdfast"]["age_p50_ms"] > 0
+    assert seen["SSE-1000", "holdfast"]["leave_ms"] > 0
     assert done.header["postgres"]["fsync"] == "on"
     assert read(tmp_path / "results.jsonl") == done
 

@@ -15,9 +15,10 @@ from holdfast import Holdfast
 from holdfast.errors import DatabaseError
 from holdfast.http import Limits, streams
 from holdfast.http import following as chunks
+from holdfast.http import readers as readers_module
 from holdfast.http import tails as tails_module
 from holdfast.http.frames import frame
-from holdfast.http.tails import Reader
+from holdfast.http.readers import Reader
 from holdfast.runtime import Event
 from holdfast.runtime import following as stored
 from holdfast.store.hints import Listener
@@ -214,7 +215,7 @@ async def test_a_failing_run_ends_with_error_and_then_done(serve: Serve, hf: Hol
 
 
 async def test_a_quiet_stream_says_that_it_is_still_there(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "COMMENT_S", 0.05)
+    monkeypatch.setattr(readers_module, "COMMENT_S", 0.05)
     api = await serve()
     run_id = await api.start(message="nobody works here")
     comments = 0
@@ -280,7 +281,7 @@ async def test_a_leaving_process_ends_its_streams_within_two_seconds(serve: Serv
 async def test_a_reader_that_stops_costs_a_bounded_queue_and_loses_its_connection(
     serve: Serve, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails_module.Reader.__init__, "__kwdefaults__", {"frames_max": 100, "bytes_max": 1 << 20})
+    monkeypatch.setattr(Reader.__init__, "__kwdefaults__", {"frames_max": 100, "bytes_max": 1 << 20})
     api = await serve()
     run_id = await api.start(clog_id="counter", input={"times": 3_000, "size": 4_000})
     tails = api.server._service.tails
@@ -302,11 +303,33 @@ async def test_a_queue_that_is_full_is_lost_whole() -> None:
     made = [frame("r", _event(seq), is_end=False) for seq in range(1, 6)]
 
     for each in made:
-        reader.put(each)
+        reader.put([each], len(each.whole))
 
     assert reader.is_lost
     assert reader.stopped.done()
-    assert await reader.take(0.01) == ()
+    assert await reader.take() == []
+
+
+async def test_a_reader_is_told_that_time_has_passed_only_when_nothing_else_came() -> None:
+    reader = Reader()
+    taking = asyncio.create_task(reader.take())
+    await asyncio.sleep(0)
+
+    reader.tick()
+    reader.put([frame("r", _event(1), is_end=False)], 10)
+    first = await taking
+    taking = asyncio.create_task(reader.take())
+    await asyncio.sleep(0)
+    reader.tick()
+    await asyncio.sleep(0)
+    is_early = taking.done()
+    reader.tick()
+    second = await taking
+
+    assert first is not None
+    assert [each.seq for each in first] == [1]
+    assert not is_early
+    assert second is None
 
 
 def _event(seq: int) -> Event:

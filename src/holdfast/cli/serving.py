@@ -18,6 +18,8 @@ from holdfast.redaction import logger
 from holdfast.store.doctor import check_reachable
 
 PORT = 8787
+LEASE_MS = 5_000
+"""Of the demonstration: it is killed on purpose, and whoever does that wants to see it go on."""
 Host = Annotated[str, typer.Option(help="Where to listen; other machines need HOLDFAST_AUTH=token or oidc.")]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="0 for a free one.")]
 Concurrency = Annotated[int, typer.Option(help="How many ticks at once.")]
@@ -86,6 +88,6 @@ async def _runtime(desk: Desk, app: str | None) -> Holdfast:
     if app is not None or os.environ.get("HOLDFAST_APP"):
         return load(app)
     await check_reachable(desk.url)
-    hf = desk.holdfast()
+    hf = Holdfast(desk.url, schema=desk.schema, lease_ms=LEASE_MS)
     register_demonstration(hf)
     return hf

@@ -11,11 +11,11 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from holdfast.errors import DatabaseError
-from holdfast.http import frames
+from holdfast.http import frames, readers
 from holdfast.http.frames import COMMENT, Frame
+from holdfast.http.readers import Reader
 from holdfast.http.service import Service
 from holdfast.http.sse import Chunks
-from holdfast.http.tails import Reader
 from holdfast.identity import check_id
 from holdfast.redaction import logger
 from holdfast.runtime.following import BATCH, Happened, Standing, happened, runs_among, runs_of_session, standing
@@ -23,7 +23,6 @@ from holdfast.runtime.following import BATCH, Happened, Standing, happened, runs
 log = logger("holdfast.http")
 
 T = TypeVar("T")
-COMMENT_S = 10.0
 AWAY_S = 1.0
 LOOK_S = 5.0
 HORIZON_US = 10_000_000
@@ -50,7 +49,7 @@ class Answers:
         while True:
             asking = asyncio.ensure_future(ask())
             try:
-                while not (await asyncio.wait({asking}, timeout=COMMENT_S))[0]:
+                while not (await asyncio.wait({asking}, timeout=readers.COMMENT_S))[0]:
                     yield COMMENT
                 self.value = asking.result()
                 return
@@ -86,7 +85,7 @@ async def run_chunks(
             assert isinstance(told, list)
             made = _frames(told)
             if made:
-                yield b"".join(each.told() for each in made)
+                yield _joined(made)
             if any(each.is_end for each in told):
                 return
             after = told[-1].seq if told else after
@@ -95,27 +94,40 @@ async def run_chunks(
             # A long history is read piece by piece, and others get their turn in between.
             await asyncio.sleep(0)
         while not reader.is_over:
-            taken = await reader.take(COMMENT_S)
-            new = _up_to_end([each for each in taken or () if each.seq > after])
+            taken = await reader.take()
+            if taken is None:
+                yield COMMENT
+                continue
+            new = _up_to_end(_later(taken, after))
             if new:
                 after = new[-1].seq
-                yield b"".join(each.told() for each in new)
+                yield _joined(new)
                 if new[-1].is_end:
                     return
-            elif taken is None:
-                yield COMMENT
     finally:
         tails.leave([run_id], reader)
 
 
-def _frames(told: Sequence[Happened]) -> list[Frame]:
+def _frames(told: Sequence[Happened]) -> Sequence[Frame]:
     """The frames of what happened to one run, up to its end."""
     return _up_to_end([frames.frame(e.run_id, e.event, is_end=e.is_end) for e in told if e.event is not None])
 
 
-def _up_to_end(made: list[Frame]) -> list[Frame]:
+def _later(made: Sequence[Frame], after: int) -> Sequence[Frame]:
+    """Those that come after a place. They are in order, so mostly all of them do."""
+    return made if not made or made[0].seq > after else [each for each in made if each.seq > after]
+
+
+def _up_to_end(made: Sequence[Frame]) -> Sequence[Frame]:
     """What is refused after the end of a run is written down, but not told."""
-    return next((made[: place + 1] for place, each in enumerate(made) if each.is_end), made)
+    for place, each in enumerate(made, start=1):
+        if each.is_end:
+            return made[:place]
+    return made
+
+
+def _joined(made: Sequence[Frame]) -> bytes:
+    return made[0].whole if len(made) == 1 else b"".join([each.whole for each in made])
 
 
 def _is_behind(known: Standing, cursor: int) -> bool:
@@ -175,7 +187,7 @@ class SessionChunks:
             while not self._is_gone:
                 async for chunk in self._catch_up():
                     yield chunk
-                taken = await self._reader.take(COMMENT_S)
+                taken = await self._reader.take()
                 if taken is None:
                     yield COMMENT
                 told = b"".join(self._told(each) for each in taken or () if self._is_new(each))

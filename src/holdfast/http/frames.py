@@ -15,20 +15,21 @@ _ONE_LINE = {10: " ", 13: " ", 0: " "}
 
 
 class Frame(NamedTuple):
-    """One event of a run, encoded once for all who follow the run; `id` is added by each stream."""
+    """One event of a run, encoded once for all who follow the run; its id is its seq."""
 
     run_id: str
     seq: int
-    text: bytes
+    whole: bytes
     is_end: bool
 
-    def told(self, id: str | int | None = None) -> bytes:
-        """As it goes out: with its own seq as id unless told otherwise."""
-        return b"id: " + str(self.seq if id is None else id).encode() + b"\n" + self.text
+    def told(self, id: str) -> bytes:
+        """The same with another id, for a stream whose cursor is not of one run alone."""
+        return b"id: " + id.encode() + self.whole[self.whole.index(b"\n") :]
 
 
 def frame(run_id: str, event: Event, *, is_end: bool) -> Frame:
-    return Frame(run_id, event.seq, _text(event.type, event_data(run_id, event)), is_end)
+    text = _text(event.type, event_data(run_id, event))
+    return Frame(run_id, event.seq, b"id: %d\n%b" % (event.seq, text), is_end)
 
 
 def event_data(run_id: str, event: Event) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
@@ -14,7 +14,8 @@ from holdfast.facade import Holdfast
 from holdfast.http.callers import Caller
 from holdfast.http.limits import Gate, Limits
 from holdfast.http.metrics import Metrics
-from holdfast.http.tails import Reader, Tails
+from holdfast.http.readers import Readers
+from holdfast.http.tails import Tails
 from holdfast.identity import check_id
 from holdfast.runtime import RunInfo
 from holdfast.runtime.kept_answers import KeptAnswers
@@ -34,7 +35,7 @@ class Service:
         self.answers = KeptAnswers(hf.journal.store)
         self.is_leaving = False
         """Streams end, and nobody new is sent here."""
-        self._readers: set[Reader] = set()
+        self.readers = Readers()
         self.tails = Tails(hf.journal, self.metrics)
         self._caller = caller
         self._opening = asyncio.Lock()
@@ -74,19 +75,7 @@ class Service:
     def leave(self) -> None:
         """From now on this process is leaving. Every stream ends at once; their readers resume elsewhere."""
         self.is_leaving = True
-        for reader in self._readers:
-            reader.stop()
-
-    @contextmanager
-    def streaming(self, reader: Reader) -> Iterator[None]:
-        """A stream that ends when we leave, and does not begin when we have."""
-        self._readers.add(reader)
-        if self.is_leaving:
-            reader.stop()
-        try:
-            yield
-        finally:
-            self._readers.discard(reader)
+        self.readers.leave()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast import ambient
 from holdfast.http.frames import OPENING, farewell
+from holdfast.http.readers import Reader
 from holdfast.http.service import Service
-from holdfast.http.tails import Reader
 
 LAST_WORDS_S = 1.0
 _HEADERS = [
@@ -61,7 +61,7 @@ class EventStream(Response):
         producing = asyncio.create_task(self._produce(send))
         gone = asyncio.create_task(_until_gone(receive))
         try:
-            with self._service.streaming(self._reader):
+            with self._service.readers.having(self._reader):
                 await asyncio.wait(
                     {producing, gone, self._reader.stopped},
                     timeout=self._service.limits.stream_s,

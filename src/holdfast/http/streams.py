@@ -11,12 +11,12 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from holdfast.errors import DatabaseError
 from holdfast.http.following import SessionChunks, SessionCursor, run_chunks, seq_of
 from holdfast.http.problems import documented
+from holdfast.http.readers import Reader
 from holdfast.http.routing import StreamRoute, stream_key
 from holdfast.http.runs import LANE, ON_RUN, Key, tell_where
 from holdfast.http.service import Service, missing
 from holdfast.http.shapes import ChatRequest, PathId
 from holdfast.http.sse import EventStream
-from holdfast.http.tails import Reader
 from holdfast.runtime.following import Standing, standing
 
 AT_ONCE_S = 2.0

@@ -8,13 +8,13 @@ Hints make this quick, polling makes it certain.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from holdfast import ambient
 from holdfast.errors import HoldfastError, InvalidEntry
-from holdfast.http.frames import Frame, frame
+from holdfast.http.frames import frame
 from holdfast.http.metrics import Metrics
+from holdfast.http.readers import Reader
 from holdfast.journal import Journal
 from holdfast.moments import to_us
 from holdfast.redaction import logger
@@ -28,63 +28,8 @@ CHUNK = 100
 POLL_FIRST_S = 0.05
 POLL_MAX_S = 1.0
 GONE_S = 10.0
-FRAMES_MAX = 1_000
-BYTES_MAX = 4 << 20
 _NOBODY = "run:"
 """A topic that no hint has: a listener without any would hear everything."""
-
-
-class Reader:
-    """The queue of one connection. `is_lost` once more came than it could hold; what is in it then is not sent."""
-
-    def __init__(self, *, frames_max: int = FRAMES_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._frames: deque[Frame] = deque()
-        self._bytes = 0
-        self._frames_max = frames_max
-        self._bytes_max = bytes_max
-        self._news = asyncio.Event()
-        self.is_lost = False
-        self.is_over = False
-        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the connection must end, whatever it is waiting for."""
-
-    def put(self, item: Frame) -> None:
-        if self.is_lost:
-            return
-        self._frames.append(item)
-        self._bytes += len(item.text)
-        if len(self._frames) > self._frames_max or self._bytes > self._bytes_max:
-            self.is_lost = True
-            self._frames.clear()
-            self.stop()
-        self._news.set()
-
-    def stop(self) -> None:
-        if not self.stopped.done():
-            self.stopped.set_result(None)
-
-    def end(self) -> None:
-        """The run is gone: there is nothing more to come."""
-        self.is_over = True
-        self._news.set()
-
-    def poke(self) -> None:
-        """There is something else to look at."""
-        self._news.set()
-
-    async def take(self, timeout: float) -> Sequence[Frame] | None:
-        """Everything that waits, perhaps nothing; None if nothing happened for so long."""
-        if not self._news.is_set():
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._news.wait()
-            except TimeoutError:
-                return None
-        self._news.clear()
-        taken = tuple(self._frames)
-        self._frames.clear()
-        self._bytes = 0
-        return taken
 
 
 class _Tail:
@@ -207,21 +152,32 @@ class Tails:
                 return total
 
     async def _hand_out(self, told: Sequence[Happened], seen: dict[str, _Tail]) -> None:
-        for place, each in enumerate(told, start=1):
-            tail = seen[each.run_id]
-            # Everybody may have left while we asked, and others come: their tail is another one.
-            if self._tails.get(each.run_id) is not tail:
-                continue
-            tail.at = each.seq
-            if each.event is not None:
-                made = frame(each.run_id, each.event, is_end=each.is_end)
-                for reader in tail.readers:
-                    reader.put(made)
-                self._metrics.delivered.inc(len(tail.readers))
-                self._metrics.lag.observe(max(0, ambient.wall_us() - to_us(each.event.at)) / 1e6)
-            if place % CHUNK == 0:
+        for first in range(0, len(told), CHUNK):
+            if first:
                 # Readers that keep up have to get their turn before their queues are full.
                 await asyncio.sleep(0)
+            of_runs: dict[str, list[Happened]] = {}
+            for each in told[first : first + CHUNK]:
+                of_runs.setdefault(each.run_id, []).append(each)
+            delivered = sum(self._put(run_id, some, seen[run_id]) for run_id, some in of_runs.items())
+            self._metrics.delivered.inc(delivered)
+
+    def _put(self, run_id: str, told: Sequence[Happened], tail: _Tail) -> int:
+        """Encode what happened to one run, once, and queue it for each of its readers; answer for how many in all."""
+        # Everybody may have left while we asked, and others come: their tail is another one.
+        if self._tails.get(run_id) is not tail:
+            return 0
+        tail.at = told[-1].seq
+        made = [frame(run_id, each.event, is_end=each.is_end) for each in told if each.event is not None]
+        if not made:
+            return 0
+        now, size = ambient.wall_us(), sum(len(each.whole) for each in made)
+        for each in told:
+            if each.event is not None:
+                self._metrics.lag.observe(max(0, now - to_us(each.event.at)) / 1e6)
+        for reader in tail.readers:
+            reader.put(made, size)
+        return len(made) * len(tail.readers)
 
     async def _end_those_gone(self) -> None:
         """Runs whose entries went with them tell nobody; so we ask, now and then."""

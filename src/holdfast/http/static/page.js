@@ -24,6 +24,19 @@ function show(kind, text) {
   return item;
 }
 
+// Say more; whoever looks at the end goes on looking at it, whoever has scrolled away stays there.
+function write(item, text) {
+  const list = element("messages");
+  const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
+  item.textContent = text;
+  if (isAtEnd) list.scrollTop = list.scrollHeight;
+}
+
+// JSON as short as it can be; what is no JSON stays as it is.
+function compact(text) {
+  try { return JSON.stringify(JSON.parse(text)); } catch { return text; }
+}
+
 function say(words) { element("state").textContent = words; }
 
 function busy(is) { element("cancel").disabled = !is; }
@@ -50,11 +63,14 @@ async function open(sessionId) {
   element("title").textContent = `Session ${sessionId.slice(0, 8)}`;
   element("messages").replaceChildren();
   const session = await call("GET", `/api/sessions/${sessionId}`);
+  if (state.session !== sessionId) return;
   for (const message of session.messages) {
-    const call = message.tool_calls && message.tool_calls[0].function;
-    if (call) show("tool", `${call.name} ${call.arguments}`);
-    else if (message.role === "tool") show("tool", `→ ${message.content}`);
-    else if (message.run_id !== session.run_id || message.role === "user") show(message.role, message.content);
+    // What the newest run said comes from its stream, from the start.
+    if (message.run_id === session.run_id && message.role !== "user") continue;
+    const used = message.tool_calls && message.tool_calls[0].function;
+    if (used) show("tool", `${used.name} ${compact(used.arguments)}`);
+    else if (message.role === "tool") show("tool", `→ ${compact(message.content)}`);
+    else show(message.role, message.content);
   }
   if (session.run_id) follow(session.run_id, 0);
   else say("ready");
@@ -115,11 +131,11 @@ function bubble(tick) {
 
 const reactions = {
   run_started: (data) => { say("running"); facts(data.run_id); },
-  run_waiting: () => say("waiting"),
+  run_waiting: (data) => { if (element("question").hidden) say("waiting"); facts(data.run_id); },
   run_retrying: (data) => say(`trying again: ${data.error || ""}`),
-  text: (data) => { bubble(data.tick_id).textContent += data.content ?? data.value ?? ""; },
+  text: (data) => { const item = bubble(data.tick_id); write(item, item.textContent + (data.content ?? data.value ?? "")); },
   reasoning: (data) => show("reasoning", String(data.content ?? data.value ?? "")),
-  final: (data) => { bubble(data.tick_id).textContent = data.content ?? data.value ?? ""; },
+  final: (data) => { write(bubble(data.tick_id), data.content ?? data.value ?? ""); },
   tick_abandoned: (data) => {
     if (state.bubble && state.bubble.tick === data.tick_id) { state.bubble.item.remove(); state.bubble = null; }
   },
@@ -152,7 +168,9 @@ function ended(status) {
 
 async function facts(runId) {
   if (!runId) return;
-  const run = await call("GET", `/api/runs/${runId}`);
+  // They are beside the conversation: a server that is away for a moment is told of there.
+  const run = await call("GET", `/api/runs/${runId}`).catch(() => null);
+  if (!run || runId !== state.run) return;
   const rows = ["run_id", "status", "state", "clog_id", "attempt", "deliveries", "rev", "owner_id", "error_message"]
     .filter((name) => run[name] !== null && run[name] !== undefined)
     .flatMap((name) => {
