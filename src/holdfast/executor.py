@@ -14,7 +14,7 @@ from holdfast.errors import Conflict, HoldfastError, InvalidValue, LeaseLost
 from holdfast.handlers import BegunTick, ClaimedTick, Context, ReceivedSignal, Registry, Tick
 from holdfast.handlers.context import BlockingContext
 from holdfast.handlers.spans import attempt
-from holdfast.handlers.threads import in_thread
+from holdfast.handlers.threads import in_thread, is_async
 from holdfast.handlers.ticks import check_begun
 from holdfast.handlers.tools import Asked
 from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
@@ -322,7 +322,7 @@ async def to_its_end(settling: Coroutine[Any, Any, T]) -> T:
 
 async def _invoke(handler: Callable[..., Any], value: Any, context: Context) -> Any:
     try:
-        if inspect.iscoroutinefunction(handler):
+        if is_async(handler):
             return await handler(value, context)
         loop = asyncio.get_running_loop()
         result = await in_thread(handler, value, BlockingContext(context, loop))

@@ -31,6 +31,19 @@ async def test_a_context_says_whose_tick_it_is(hf: Holdfast) -> None:
     assert result.tick_id
 
 
+async def test_an_object_that_is_called_with_await_stays_on_the_loop(hf: Holdfast) -> None:
+    class Answering:
+        async def __call__(self, given: Any, ctx: Context) -> Done:
+            return Done(threading.current_thread() is threading.main_thread())
+
+    on_advance(hf, Answering())
+    run = await create(hf)
+
+    await hf.advance()
+
+    assert (await look(hf, run.run_id)).output is True
+
+
 @pytest.mark.clause("O-41", "O-42")
 async def test_a_def_handler_has_the_same_context_in_blocking_form(hf: Holdfast) -> None:
     tools = Clog("tools")

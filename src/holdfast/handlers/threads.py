@@ -11,9 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Does calling it answer a coroutine? Also true of an object whose `__call__` is `async def`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
 async def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function of either kind: a coroutine function here, any other in a thread."""
-    if inspect.iscoroutinefunction(function):
+    if is_async(function):
         return await function(*args, **options)
     result = await in_thread(lambda: function(*args, **options))
     return await result if inspect.isawaitable(result) else result
@@ -27,6 +32,9 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
 
     def deliver(result: Any, error: BaseException | None) -> None:
         if done.done():
+            # Nobody waits any more, so nobody would begin on what it answered.
+            if inspect.iscoroutine(result):
+                result.close()
             return
         if error is not None:
             done.set_exception(error)

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidValue
 from holdfast.flow.answers import Decision
 from holdfast.handlers import ClaimedTick, Clog, Context
 from holdfast.handlers.context import BlockingContext
-from holdfast.handlers.threads import in_thread
+from holdfast.handlers.threads import in_thread, is_async
 from holdfast.protocol import commands
 from holdfast.protocol.commands import Plan
 from holdfast.protocol.facts import ROOT
@@ -190,7 +190,7 @@ class _Tick:
     ) -> Outcome:
         given = named or {}
         async with asyncio.timeout(timeout):
-            if inspect.iscoroutinefunction(function):
+            if is_async(function):
                 answer = await function(self._context, *args, **given)
             else:
                 blocking = BlockingContext(self._context, asyncio.get_running_loop())
