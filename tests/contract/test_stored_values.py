@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -291,3 +292,32 @@ async def test_an_idle_run_has_no_input_and_none_is_one(hf: Holdfast) -> None:
 
     assert (resting.status, given.status) == ("idle", "pending")
     assert (resting.pending_input, given.pending_input) == (None, None)
+
+
+@in_process
+async def test_names_and_errors_of_any_shape_are_kept_by_commits_of_many(hf: Holdfast) -> None:
+    shapes = [
+        "NULL",
+        "null",
+        'a "b"',
+        "back\\slash",
+        '\\"',
+        "{x,y}",
+        ",",
+        " spaced ",
+        "line\nbreak",
+        "ü 🦑",
+        "''",
+        "$1",
+    ]
+    runs = await asyncio.gather(*(create(hf) for _ in shapes))
+    claims = {claim.run_id: claim for claim in await hf.claim_next(limit=len(runs))}
+
+    named = dict(zip((run.run_id for run in runs), shapes, strict=True))
+    await asyncio.gather(*(hf.signal(run_id, 1, name=shape, key=shape) for run_id, shape in named.items()))
+    await asyncio.gather(*(hf.fail(claims[run_id], shape, retry=False) for run_id, shape in named.items()))
+
+    assert {run_id: (await look(hf, run_id)).last_error for run_id in named} == named
+    names = await hf.journal.store.fetch("SELECT run_id, name FROM {s}signals")
+    assert dict(names) == named
+    assert (await hf.fsck()).ok

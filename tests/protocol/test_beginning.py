@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
+from msgspec.structs import replace
 
 from holdfast.protocol import facts
-from holdfast.protocol.beginning import begun
+from holdfast.protocol.beginning import begun, created
 from holdfast.protocol.evolve import fold
 from holdfast.protocol.facts import AttemptClaimed, Parent, RunCreated
-from holdfast.protocol.state import RunState
+from holdfast.protocol.state import PENDING, KeyUse, RunState
 from holdfast.protocol.values import digest
 from tests.protocol.builders import fence
 from tests.protocol.strategies import law
@@ -37,14 +39,23 @@ creations = st.builds(
 
 
 @law
-@given(created=creations, at=st.integers(1, 10**15), later=st.integers(0, 10**9), lease_us=st.integers(1, 10**9))
-def test_the_first_claim_in_one_step_is_the_fold_of_both(
-    created: RunCreated, at: int, later: int, lease_us: int
-) -> None:
+@given(fact=creations, at=st.integers(1, 10**15), later=st.integers(0, 10**9), lease_us=st.integers(1, 10**9))
+def test_the_first_claim_in_one_step_is_the_fold_of_both(fact: RunCreated, at: int, later: int, lease_us: int) -> None:
     claimed = AttemptClaimed(**fence("c1"), owner_id="w1", lease_us=lease_us)
-    claimed_at = at + created.delay_us + later
-    body_digest = digest(created.kind, facts.encode(created)).hex()
+    claimed_at = at + fact.delay_us + later
+    body_digest = digest(fact.kind, facts.encode(fact)).hex()
 
-    state = begun("r1", created, at, body_digest, claimed, claimed_at)
+    state = begun("r1", fact, at, body_digest, claimed, claimed_at)
 
-    assert state == fold(RunState(run_id="r1"), [(created, at), (claimed, claimed_at)])
+    assert state == fold(RunState(run_id="r1"), [(fact, at), (claimed, claimed_at)])
+
+
+@law
+@given(fact=creations, has_input=st.booleans(), at=st.integers(1, 10**15) | st.just(PENDING))
+def test_a_creation_in_one_step_is_its_fold(fact: RunCreated, has_input: bool, at: int) -> None:
+    before = RunState(run_id="r1", lane_head="other", keys=Map({"k": KeyUse("d", 1)}))
+    fact = replace(fact, has_input=has_input)
+
+    state = created(before, fact, at, digest(fact.kind, facts.encode(fact)).hex())
+
+    assert state == fold(before, [(fact, at)])

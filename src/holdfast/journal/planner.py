@@ -12,6 +12,7 @@ from holdfast.errors import Conflict, InvalidEntry
 from holdfast.journal import rows
 from holdfast.journal.entries import line_of
 from holdfast.protocol import facts
+from holdfast.protocol.beginning import created
 from holdfast.protocol.commands import (
     CallEndpoint,
     ClaimCommand,
@@ -245,8 +246,12 @@ def plan_facts(given: Sequence[tuple[Fact, NewEntry]], expected_rev: int | None)
 def _remember(state: RunState, decided: Sequence[Fact], at: int, limits: Limits) -> tuple[RunState, list[NewEntry]]:
     entries: list[NewEntry] = []
     for fact in decided:
-        state = evolve(state, fact, at)
-        entries.append(line_of(fact, max_bytes=limits.max_body_bytes))
+        entry = line_of(fact, max_bytes=limits.max_body_bytes)
+        entries.append(entry)
+        if type(fact) is facts.RunCreated and fact.lane is None and not state.exists:
+            state = created(state, fact, at, entry.digest.hex())
+        else:
+            state = evolve(state, fact, at)
     return state, entries
 
 
@@ -260,8 +265,14 @@ def _holds_already(state: RunState, command: Any) -> bool:
     return work is not None and work.claim is not None and work.claim.claim_id == command.claim_id
 
 
+_NO_ROWS = Changes(puts={}, drops={})
+_WITH_ROWS = frozenset({facts.StorageWritten, facts.OutboxEnqueued, facts.ToolRequested, facts.ToolAnswered})
+
+
 def _more_rows(state: RunState, decision: Decision, closes: tuple[str, str] | None, at: int) -> Changes:
     """Rows that belong to no run alone: handoffs, shared storage, the outbox."""
+    if not (closes or decision.handoffs) and _WITH_ROWS.isdisjoint(map(type, decision.facts)):
+        return _NO_ROWS
     changed = Changes(puts={}, drops={})
     shared: dict[str, Row | None] = {}
     for rev, fact in enumerate(decision.facts, start=state.rev + 1):

@@ -48,7 +48,7 @@ def canonical(value: Any) -> str:
 
 def digest(*parts: str) -> bytes:
     """SHA-256 over the parts, each closed by a newline. A canonical body holds none, so its beginning is certain."""
-    return hashlib.sha256("".join(f"{part}\n" for part in parts).encode()).digest()
+    return hashlib.sha256(("\n".join(parts) + "\n").encode()).digest()
 
 
 def fingerprint(value: Any) -> str:

@@ -43,22 +43,16 @@ PATIENCE_S = 30.0
 class _Wish(Generic[S]):
     """An intention on its way to its answer."""
 
-    __slots__ = ("future", "intention", "known", "losses", "suspects")
+    __slots__ = ("claim_id", "future", "intention", "known", "losses", "run_id", "suspects")
 
     def __init__(self, intention: Intention[S]) -> None:
         self.intention = intention
+        self.run_id = intention.request.run_id
+        self.claim_id = intention.request.claim_id
         self.known = intention.known
         self.losses = 0
         self.suspects: list[tuple[Mark, int, Plan[S]]] = []
         self.future: asyncio.Future[Committed[S]] = asyncio.get_running_loop().create_future()
-
-    @property
-    def run_id(self) -> str:
-        return self.intention.request.run_id
-
-    @property
-    def claim_id(self) -> str:
-        return self.intention.request.claim_id
 
     def answer(self, committed: Committed[S]) -> None:
         if not self.future.done():

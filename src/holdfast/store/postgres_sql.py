@@ -49,8 +49,14 @@ class Shape(NamedTuple):
 
 
 _NUMBERS = ("int", "bigint")
-"""Lists of these travel as text. The driver asks of every member of a list whether it is a list too, which takes
-longer than all the rest it does."""
+_BODIES = frozenset({"data", "value", "payload", "arguments_json", "outcome_json"})
+"""Texts that may be long, and are full of what would have to be quoted."""
+
+
+def _is_spelled(name: str, kind: str) -> bool:
+    """Does a list of this column travel as one text? The driver asks of every member of a list whether it is a list
+    too, which takes longer than all the rest it does."""
+    return kind in _NUMBERS or (kind == "text" and name not in _BODIES)
 
 
 class _Places:
@@ -62,9 +68,9 @@ class _Places:
     def unnest(self, alias: str, columns: dict[str, str]) -> str:
         """One array per column, as rows."""
         arrays = []
-        for kind in columns.values():
+        for name, kind in columns.items():
             self._taken += 1
-            arrays.append(f"${self._taken}::{'text::' if kind in _NUMBERS else ''}{kind}[]")
+            arrays.append(f"${self._taken}::{'text::' if _is_spelled(name, kind) else ''}{kind}[]")
         return f"unnest({', '.join(arrays)}) AS {alias} ({', '.join(columns)})"
 
     def notify(self) -> str:
@@ -77,7 +83,7 @@ class _Places:
 _VERDICT = """
     l AS MATERIALIZED (
         SELECT x.m, h.rev, h.at
-        FROM unnest($3::text[]) WITH ORDINALITY AS x (id, m)
+        FROM unnest($3::text::text[]) WITH ORDINALITY AS x (id, m)
         JOIN {s}{table} h ON {same}
         ORDER BY x.id COLLATE "C"
         FOR UPDATE OF h
@@ -91,7 +97,7 @@ _VERDICT = """
         FROM (
             SELECT l.m, l.rev, l.at, 0 AS expected FROM l
             UNION ALL
-            SELECT e.m, 0, 0, e.expected FROM unnest($4::int[]) WITH ORDINALITY AS e (expected, m)
+            SELECT e.m, 0, 0, e.expected FROM unnest($4::text::int[]) WITH ORDINALITY AS e (expected, m)
         ) x
         GROUP BY x.m
     ),
@@ -178,8 +184,8 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
         now,
         commit_id,
         # A run that is to be created has no row to lock; if there is one after all, inserting it fails the batch.
-        [None if member.created is not None else member.run_id for member in members],
-        [member.expected_rev for member in members],
+        _texts([None if member.created is not None else member.run_id for member in members]),
+        _numbers([member.expected_rev for member in members]),
     ]
     if shape.fences:
         fences = ((m, member.run_id, *fence) for m, member in numbered for fence in member.fences)
@@ -213,9 +219,9 @@ def append_arguments(appends: Sequence[Append], commit_id: int, now: int | None)
     return [
         now,
         commit_id,
-        [append.thread for append in appends],
-        [append.expected_rev for append in appends],
-        [len(append.entries) for append in appends],
+        _texts([append.thread for append in appends]),
+        _numbers([append.expected_rev for append in appends]),
+        _numbers([len(append.entries) for append in appends]),
         *_lists(
             _ENTRY_COLUMNS,
             (row for m, each in numbered for row in _entry_rows(m, each.thread, each.expected_rev, each.entries)),
@@ -241,12 +247,30 @@ def _entry_rows(m: int, thread: str, head: int, entries: list[NewEntry]) -> list
 
 def _lists(columns: dict[str, str], rows: Iterable[Sequence[Any]]) -> list[Any]:
     """The arguments of an `unnest` of these columns."""
-    kinds = zip(columns.values(), _columns(rows), strict=True)
-    return [_numbers(values) if kind in _NUMBERS else values for kind, values in kinds]
+    given = zip(columns.items(), _columns(rows), strict=True)
+    return [_spelled(kind, values) if _is_spelled(name, kind) else values for (name, kind), values in given]
+
+
+def _spelled(kind: str, values: Sequence[Any]) -> str:
+    return _texts(values) if kind == "text" else _numbers(values)
 
 
 def _numbers(values: Sequence[int | None]) -> str:
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
+
+
+def _texts(values: Sequence[str | None]) -> str:
+    """A list as Postgres writes it. Quoted, so that a text may be empty, or the word NULL."""
+    plain = [value for value in values if value is not None]
+    whole = "".join(plain)
+    if len(plain) == len(values) and '"' not in whole and "\\" not in whole:
+        return '{"' + '","'.join(plain) + '"}'
+    return f"{{{','.join(['NULL' if value is None else _quoted(value) for value in values])}}}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -403,7 +427,7 @@ def _resolved(row: str, name: str, table: Table, instant: str) -> str:
 
 def _append_text() -> str:
     """Like a commit, for threads that belong to no run. $5 holds how many entries each append brings."""
-    columns = "$3::text[], $4::int[], $5::int[]"
+    columns = "$3::text::text[], $4::text::int[], $5::text::int[]"
     row = f"unnest({columns}) WITH ORDINALITY AS x (thread, expected, length, m) CROSS JOIN v"
     return f"""WITH{_verdict("threads", "thread", "")},
     began AS (
