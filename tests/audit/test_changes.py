@@ -89,3 +89,63 @@ async def test_a_callback_can_be_taken_away_and_may_raise(hf: Holdfast) -> None:
     assert heard == ["broken", "sound", "broken"]
     with pytest.raises(ValueError, match="no relation"):
         hf.audit.on_change("runs", broken)
+
+
+@pytest.mark.clause("P-34")
+async def test_after_it_is_taken_away_a_callback_hears_nothing_more_not_even_what_waits(hf: Holdfast) -> None:
+    heard: list[str] = []
+    may_go_on, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(op: str, new: Any, old: Any) -> None:
+        heard.append(new[0]["content"])
+        await may_go_on.wait()
+        has_ended.set()
+
+    callback_id = hf.audit.on_change("turns", slow)
+    for number in range(3):
+        await say(hf.audit, "1", f"word {number}")
+
+    assert hf.audit.off_change(callback_id)
+    may_go_on.set()
+    await has_ended.wait()
+    await asyncio.sleep(0.01)
+
+    assert heard == ["word 0"]
+
+
+async def test_a_callback_that_was_taken_away_in_the_middle_ends_with_the_runtime() -> None:
+    cut = asyncio.Event()
+
+    async def endless(op: str, new: Any, old: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.set()
+
+    async with Holdfast(":memory:") as hf:
+        callback_id = hf.audit.on_change("turns", endless)
+        await say(hf.audit, "1", "a")
+        hf.audit.off_change(callback_id)
+
+    assert cut.is_set()
+
+
+@pytest.mark.clause("P-34")
+async def test_one_user_hears_of_their_own_facts_alone(hf: Holdfast) -> None:
+    heard: dict[str, list[str]] = {"ada": [], "everyone": []}
+    ada, bob = hf.as_user("ada").audit, hf.as_user("bob").audit
+
+    def noting(name: str) -> Any:
+        return lambda op, new, old: heard[name].extend(row["content"] for row in new)
+
+    callback_id = ada.on_change("turns", noting("ada"))
+    hf.audit.on_change("turns", noting("everyone"))
+    await say(ada, "1", "of ada")
+    await say(bob, "2", "of bob")
+    async with hf.audit.transaction() as tx:
+        await say(tx, "1", "for ada")
+        await say(tx, "2", "for bob")
+
+    assert heard == {"ada": ["of ada", "for ada"], "everyone": ["of ada", "of bob", "for ada", "for bob"]}
+    assert not bob.off_change(callback_id)
+    assert ada.off_change(callback_id)

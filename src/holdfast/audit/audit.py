@@ -78,14 +78,15 @@ class Audit(Recorders, Readers):
     def on_change(self, relation: str, tell: OnChange, capacity: int | None = None) -> int:
         """Have `tell(op, new_rows, old_rows)` called after each commit of this runtime that changes the relation.
 
-        No writer waits for it: with a capacity, the oldest changes are dropped where it does not keep up. Answers an
-        id for `off_change`.
+        What other processes commit is not heard here; ask a reader for that. For one user, only their rows are told.
+        No writer waits for an `async def`: with a capacity, the oldest changes are dropped where it does not keep up.
+        A `def` is called on the event loop and must not block. Answers an id for `off_change`.
         """
-        return self._callbacks.add(relation, tell, capacity)
+        return self._callbacks.add(relation, tell, capacity, self._user_id)
 
     def off_change(self, callback_id: int) -> bool:
-        """Call it no more; False if there is no such callback."""
-        return self._callbacks.remove(callback_id)
+        """Call it no more, not even for what it has yet to hear; False if there is no such callback."""
+        return self._callbacks.remove(callback_id, self._user_id)
 
     def transaction(self) -> Transaction:
         """Several statements in one commit, at one instant: `async with hf.audit.transaction() as tx`."""
@@ -192,7 +193,7 @@ def _changes(steps: Sequence[Step]) -> list[Change]:
         where = (step.key.table, op)
         change = found.setdefault(where, Change(*where, [], []))
         if op == "put":
-            change.new_rows.append(changed_row(step.after))
+            change.new_rows.append((step.after.user_id, changed_row(step.after)))
         if step.before is not None:
-            change.old_rows.append(changed_row(step.before))
+            change.old_rows.append((step.before.user_id, changed_row(step.before)))
     return list(found.values())
