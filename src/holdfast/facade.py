@@ -75,6 +75,7 @@ class Holdfast(Upkeep):
 
     def as_user(self, user_id: str) -> Self:
         scoped = super().as_user(user_id)
+        scoped.outbox = self.outbox.as_user(user_id)
         scoped.sync = Blocking(scoped, beside=self.sync)
         return scoped
 

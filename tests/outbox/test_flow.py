@@ -494,12 +494,6 @@ class TestSinks:
         assert most == 3
 
 
-async def test_the_outbox_is_there_without_an_event_loop_and_for_every_user(hf: Holdfast) -> None:
-    (outbox_id,) = await send(hf)
-
-    assert await hf.as_user("ann").outbox.get(outbox_id) == await hf.outbox.get(outbox_id)
-
-
 def test_it_blocks_for_code_without_a_loop() -> None:
     with Holdfast(":memory:").sync as hf:
         outbox_id = hf.outbox.enqueue("x", "email")

@@ -29,16 +29,19 @@ from holdfast.store.outbox_sql import AUDIT_COLUMNS, COLUMNS, AuditRow, Renewal,
 LIMIT_MAX = 10_000
 LEASE_S_MAX = 1 << 30
 RETRIES_MAX = 1 << 20
+LOCAL = "local"
 SPACE_LENGTH_MAX = 256
 _ROW = f"SELECT {', '.join(COLUMNS)} FROM {{s}}outbox"
 _AUDITS = f"SELECT {', '.join(AUDIT_COLUMNS)} FROM {{s}}outbox_audits"
+_AUDITED_FOR = "WHERE outbox_id IN (SELECT outbox_id FROM {s}outbox WHERE user_id = $2)"
 
 
 class Leases:
-    """The functions of the protocol, on one database."""
+    """The functions of the protocol, on one database: for everybody, or for one user who knows no rows of others."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._user_id: str | None = None
 
     @property
     def observer(self) -> Observer | None:
@@ -68,22 +71,34 @@ class Leases:
         self._journal.check_size(
             facts.OutboxEnqueued(tick_id="", outbox_id=outbox_id, target_space=space, payload=value, payload_sha=sha)
         )
-        if await self._rows.enqueue((outbox_id, "local", space, canonical(value), sha, name, tries)):
+        if await self._rows.enqueue((outbox_id, self._user_id or LOCAL, space, canonical(value), sha, name, tries)):
             return outbox_id
         return await self._known(space, str(name), sha)
 
     async def _known(self, target_space: str, key: str, payload_sha: str) -> str:
-        sql = "SELECT outbox_id, payload_sha FROM {s}outbox WHERE target_space = $1 AND idempotency_key = $2"
-        ((outbox_id, sha),) = await self._journal.store.fetch(sql, target_space, key)
-        if sha != payload_sha:
+        sql = "SELECT outbox_id, payload_sha, user_id FROM {s}outbox WHERE target_space = $1 AND idempotency_key = $2"
+        ((outbox_id, sha, owner),) = await self._journal.store.fetch(sql, target_space, key)
+        if sha != payload_sha or not self._sees(owner):
             text = f"key {key!r} was used in {target_space} for another payload; choose a new key"
             raise Conflict(text, code="key_reused")
         return str(outbox_id)
 
+    def _sees(self, owner: str) -> bool:
+        return self._user_id in (None, owner)
+
     async def get(self, outbox_id: str) -> OutboxRow | None:
         """The row as it is now."""
+        found = await self._row(outbox_id)
+        return found if found is not None and self._sees(found.user_id) else None
+
+    async def _row(self, outbox_id: str) -> OutboxRow | None:
+        """The same, whosoever it is."""
         rows = await self._journal.store.fetch(f"{_ROW} WHERE outbox_id = $1", str(outbox_id))
         return row_of(rows[0]) if rows else None
+
+    async def _is_unknown(self, outbox_id: str) -> bool:
+        """Rows never change their user, so whoever asks first and changes later is right."""
+        return self._user_id is not None and await self.get(outbox_id) is None
 
     async def claim_outbox(self, worker_id: str, limit: int = 10, lease_seconds: float = 60) -> list[OutboxRow]:
         """Take up to `limit` due rows for this long, the longest due first; nobody else gets them meanwhile.
@@ -105,6 +120,7 @@ class Leases:
             claim_id=claim_id,
             token_hash=_hashed(token),
             limit=whole_number(limit, "limit", 0, LIMIT_MAX),
+            user_id=self._user_id,
         )
         if not terms.limit:
             return []
@@ -149,19 +165,28 @@ class Leases:
 
     async def check_dedup(self, target_space: str, payload_sha: str) -> OutboxRow | None:
         """The row that was sent first with this payload to this space, if one was."""
-        (found,) = await self._rows.twins([(target_space, payload_sha)])
-        return None if found is None else await self.get(found)
+        if self._user_id is None:
+            (found,) = await self._rows.twins([(target_space, payload_sha)])
+            return None if found is None else await self._row(found)
+        sql = f"""
+            {_ROW} WHERE target_space = $1 AND payload_sha = $2 AND status = 'sent' AND user_id = $3
+            ORDER BY settled_at, outbox_id LIMIT 1
+        """
+        rows = await self._journal.store.fetch(sql, target_space, payload_sha, self._user_id)
+        return row_of(rows[0]) if rows else None
 
     async def originals(self, rows: Sequence[OutboxRow]) -> list[OutboxRow | None]:
-        """`check_dedup` of many."""
+        """`check_dedup` of many. A receiver does not care whose row reached it first, so everybody's count."""
         found = await self._rows.twins([(row.target_space, row.payload_sha) for row in rows]) if rows else []
-        return [None if outbox_id is None else await self.get(outbox_id) for outbox_id in found]
+        return [None if outbox_id is None else await self._row(outbox_id) for outbox_id in found]
 
     async def requeue(self, outbox_id: str) -> str:
         """Try a dead row's payload again, as a new row; answer its id. The dead one stays as it is.
 
         While a new row of it still waits, that one is answered.
         """
+        if await self._is_unknown(outbox_id):
+            raise NotFound(f"the outbox has no row {outbox_id}")
         sql = "SELECT outbox_id FROM {s}outbox WHERE requeued_from = $1 AND status = 'pending' ORDER BY outbox_id"
         waiting = await self._journal.store.fetch(sql, str(outbox_id))
         if waiting:
@@ -178,19 +203,25 @@ class Leases:
         """What became of tries, the oldest first: of one row, or the newest of all."""
         most = whole_number(limit, "limit", 1, LIMIT_MAX)
         if outbox_id is None:
-            rows = await self._journal.store.fetch(f"{_AUDITS} ORDER BY at DESC, audit_id DESC LIMIT $1", most)
-            return [audit_of(row) for row in reversed(rows)]
+            mine, whose = ("", ()) if self._user_id is None else (_AUDITED_FOR, (self._user_id,))
+            sql = f"{_AUDITS} {mine} ORDER BY at DESC, audit_id DESC LIMIT $1"
+            return [audit_of(row) for row in reversed(await self._journal.store.fetch(sql, most, *whose))]
+        if await self._is_unknown(outbox_id):
+            return []
         sql = f"{_AUDITS} WHERE outbox_id = $1 ORDER BY at, audit_id LIMIT $2"
         return [audit_of(row) for row in await self._journal.store.fetch(sql, str(outbox_id), most)]
 
     async def rows(self, status: str, *, limit: int = 20) -> list[OutboxRow]:
         """Rows of one status, the newest first."""
         most = whole_number(limit, "limit", 1, LIMIT_MAX)
-        sql = f"{_ROW} WHERE status = $1 ORDER BY created_at DESC, outbox_id DESC LIMIT $2"
-        return [row_of(row) for row in await self._journal.store.fetch(sql, status, most)]
+        mine, whose = ("", ()) if self._user_id is None else ("AND user_id = $3", (self._user_id,))
+        sql = f"{_ROW} WHERE status = $1 {mine} ORDER BY created_at DESC, outbox_id DESC LIMIT $2"
+        return [row_of(row) for row in await self._journal.store.fetch(sql, status, most, *whose)]
 
     async def settle(self, outbox_id: str, worker_id: str, token: str | None, **how: Any) -> bool:
         """Let go of a row in the named way, with an audit in the same commit if one is given."""
+        if await self._is_unknown(outbox_id):
+            return False
         settled = await self._rows.settle(
             Settlement(
                 str(outbox_id),
@@ -205,6 +236,8 @@ class Leases:
         return settled
 
     async def renew(self, outbox_id: str, worker_id: str, token: str | None) -> bool:
+        if await self._is_unknown(outbox_id):
+            return False
         token_hash = None if token is None else _hashed(token)
         return await self._rows.renew(Renewal(str(outbox_id), worker_id, token_hash))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from holdfast.identity import new_id
 from holdfast.journal import Journal
@@ -20,12 +21,22 @@ D = TypeVar("D", bound=Deliver)
 
 
 class Outbox(Leases):
-    """The outbox of one database. It is the same one for every user: rows know whose they are, nobody is kept out."""
+    """The outbox of one database. Its sinks are those of the process, whoever asks; its rows are everybody's."""
 
     def __init__(self, journal: Journal, call: Call) -> None:
         super().__init__(journal)
         self.sinks = Sinks()
-        self._deliveries = Deliveries(self, call)
+        self._call = call
+
+    def as_user(self, user_id: str) -> Self:
+        """The same outbox for one user: what they add is theirs, and the rows of others are unknown to them."""
+        scoped = copy.copy(self)
+        scoped._user_id = user_id
+        return scoped
+
+    @property
+    def _deliveries(self) -> Deliveries:
+        return Deliveries(self, self._call)
 
     def deliver(self, target_space: str, **options: Any) -> Callable[[D], D]:
         """A decorator: this function delivers what is sent to this space, or to all of a prefix (`"mail:*"`).
@@ -64,9 +75,15 @@ class Outbox(Leases):
         With `report=True` nothing is changed. Each missing audit is written once, however many look for it.
         """
         return await reconciling.reconcile(
-            self, self._journal.store, report=report, window_s=window_s, stale_s=stale_s, delay_s=delay_s
+            self,
+            self._journal.store,
+            user_id=self._user_id,
+            report=report,
+            window_s=window_s,
+            stale_s=stale_s,
+            delay_s=delay_s,
         )
 
     async def report(self) -> OutboxReport:
         """Rows by status, audits by action and reason, what is held and how long the oldest has waited."""
-        return await reconciling.report(self._journal.store)
+        return await reconciling.report(self._journal.store, self._user_id)

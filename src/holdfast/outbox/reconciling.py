@@ -35,6 +35,7 @@ _UNTOLD = f"""
     FROM {{s}}outbox o
     WHERE o.settled_at >= $1
       AND (o.settled_at > $2 OR (o.settled_at = $2 AND o.outbox_id > $3))
+      AND (CAST($5 AS text) IS NULL OR o.user_id = $5)
       AND NOT EXISTS (
           SELECT 1 FROM {{s}}outbox_audits a
           WHERE a.outbox_id = o.outbox_id
@@ -47,6 +48,7 @@ _STALE = f"""
     SELECT {", ".join(COLUMNS)}
     FROM {{s}}outbox
     WHERE locked_by IS NOT NULL AND status = 'pending' AND lease_until <= $1 AND locked_at <= $2 AND outbox_id > $3
+      AND (CAST($5 AS text) IS NULL OR user_id = $5)
     ORDER BY outbox_id
     LIMIT $4
 """
@@ -57,16 +59,20 @@ async def reconcile(
     store: Store[Any],
     *,
     report: bool,
+    user_id: str | None = None,
     window_s: float = WINDOW_S,
     stale_s: float = STALE_S,
     delay_s: float = 0,
     batch: int = BATCH,
 ) -> ReconcileReport:
-    """What ended within the window, and locks older than `stale_s`: found, and repaired unless only reported."""
+    """What ended within the window, and locks older than `stale_s`: found, and repaired unless only reported.
+
+    With `user_id` only among the rows of that user.
+    """
     now = await store.now()
     correlation_id = new_id()
-    untold = await _untold(store, now - round(window_s * _SECOND), batch)
-    stale = await _stale(store, now, now - round(stale_s * _SECOND), batch)
+    untold = await _untold(store, now - round(window_s * _SECOND), batch, user_id)
+    stale = await _stale(store, now, now - round(stale_s * _SECOND), batch, user_id)
     fixed = 0
     if not report:
         for row in untold:
@@ -92,18 +98,18 @@ async def _free(
     return True
 
 
-async def _untold(store: Store[Any], since: int, batch: int) -> list[OutboxRow]:
+async def _untold(store: Store[Any], since: int, batch: int, user_id: str | None) -> list[OutboxRow]:
     found: list[Row] = []
     at, outbox_id = -1, ""
-    while page := await store.fetch(_UNTOLD, since, at, outbox_id, batch):
+    while page := await store.fetch(_UNTOLD, since, at, outbox_id, batch, user_id):
         found += page
         at, outbox_id = page[-1][COLUMNS.index("settled_at")], page[-1][0]
     return [row_of(row) for row in found]
 
 
-async def _stale(store: Store[Any], now: int, locked_by: int, batch: int) -> list[OutboxRow]:
+async def _stale(store: Store[Any], now: int, locked_by: int, batch: int, user_id: str | None) -> list[OutboxRow]:
     found: list[Row] = []
-    while page := await store.fetch(_STALE, now, locked_by, found[-1][0] if found else "", batch):
+    while page := await store.fetch(_STALE, now, locked_by, found[-1][0] if found else "", batch, user_id):
         found += page
     return [row_of(row) for row in found]
 
@@ -127,21 +133,23 @@ def _evidence(row: OutboxRow, correlation_id: str) -> dict[str, Any]:
     }
 
 
-async def report(store: Store[Any]) -> OutboxReport:
-    """Counts of now, of one moment each."""
-    statuses = await _counts(store, "SELECT status, count(*) FROM {s}outbox GROUP BY status")
-    actions = await _counts(store, "SELECT action, count(*) FROM {s}outbox_audits GROUP BY action")
-    reasons = await _counts(store, "SELECT reason, count(*) FROM {s}outbox_audits GROUP BY reason")
-    ((locked,),) = await store.fetch("SELECT count(*) FROM {s}outbox WHERE locked_by IS NOT NULL")
-    ((oldest,),) = await store.fetch("SELECT min(created_at) FROM {s}outbox WHERE status = 'pending'")
+async def report(store: Store[Any], user_id: str | None = None) -> OutboxReport:
+    """Counts of now, of one moment each, of everybody's rows or of one user's."""
+    mine, whose = ("1 = 1", ()) if user_id is None else ("user_id = $1", (user_id,))
+    told = "1 = 1" if user_id is None else "outbox_id IN (SELECT outbox_id FROM {s}outbox WHERE user_id = $1)"
+
+    async def counts(word: str, table: str, where: str) -> dict[str, int]:
+        sql = f"SELECT {word}, count(*) FROM {{s}}{table} WHERE {where} GROUP BY {word}"
+        return {str(found): int(count) for found, count in await store.fetch(sql, *whose)}
+
+    held = f"SELECT count(*) FROM {{s}}outbox WHERE locked_by IS NOT NULL AND {mine}"
+    first = f"SELECT min(created_at) FROM {{s}}outbox WHERE status = 'pending' AND {mine}"
+    ((locked,),) = await store.fetch(held, *whose)
+    ((oldest,),) = await store.fetch(first, *whose)
     return OutboxReport(
-        statuses={"pending": 0, "sent": 0, "dead": 0, **statuses},
-        actions={"allow": 0, "redirect": 0, "reject": 0, **actions},
-        reasons=reasons,
+        statuses={"pending": 0, "sent": 0, "dead": 0, **await counts("status", "outbox", mine)},
+        actions={"allow": 0, "redirect": 0, "reject": 0, **await counts("action", "outbox_audits", told)},
+        reasons=await counts("reason", "outbox_audits", told),
         locked=locked,
         oldest_pending_at=None if oldest is None else from_us(oldest),
     )
-
-
-async def _counts(store: Store[Any], sql: str) -> dict[str, int]:
-    return {str(word): int(count) for word, count in await store.fetch(sql)}

@@ -32,7 +32,10 @@ _AWAY = frozenset({"database_unavailable", "database_timeout"})
 
 
 class ClaimTerms(NamedTuple):
-    """Whose claim it is, how long it lasts, and of which spaces: exact names, prefixes, and those left to others."""
+    """Whose claim it is, how long it lasts, and of which spaces: exact names, prefixes, and those left to others.
+
+    With `user_id` only rows of that user.
+    """
 
     worker_id: str
     lease_us: int
@@ -43,6 +46,7 @@ class ClaimTerms(NamedTuple):
     prefixes: tuple[str, ...] = ()
     but_spaces: tuple[str, ...] = ()
     but_prefixes: tuple[str, ...] = ()
+    user_id: str | None = None
 
 
 class Gathering(Generic[A, B]):
@@ -274,6 +278,9 @@ def _claim_change(terms: ClaimTerms) -> tuple[Change, list[str]]:
         chosen = f"AND ({condition(terms.spaces, terms.prefixes)})"
     if terms.but_spaces or terms.but_prefixes:
         chosen += f" AND NOT ({condition(terms.but_spaces, terms.but_prefixes)})"
+    if terms.user_id is not None:
+        params.append(terms.user_id)
+        chosen += f" AND o.user_id = ${len(params) + 5}"
     text = texts.CLAIM.replace("{spaces}", chosen).replace("{columns}", ", ".join(texts.COLUMNS))
     sqlite, postgres = text.replace("{skip_locked}", ""), text.replace("{skip_locked}", "FOR UPDATE OF o SKIP LOCKED")
     return Change((sqlite,), postgres), params
