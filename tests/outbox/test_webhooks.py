@@ -118,6 +118,29 @@ def test_a_receiver_that_drips_is_left(receiver: Receiver) -> None:
         post(receiver, timeout=0.3)
 
 
+@pytest.mark.parametrize("part", ["the status", "a header", "going on"])
+def test_a_receiver_that_drips_before_its_answer_is_left(receiver: Receiver, part: str) -> None:
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        first, drop = {
+            "the status": (b"", b"H"),
+            "a header": (b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"),
+            "going on": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        }[part]
+        handler.wfile.write(first)
+        for _ in range(100):
+            handler.wfile.write(drop)
+            handler.wfile.flush()
+            time.sleep(0.02)
+
+    receiver.answer = drip
+    since = time.monotonic()
+
+    with pytest.raises(OSError, match=r"too long|timed out"):
+        post(receiver, timeout=0.3)
+
+    assert time.monotonic() - since < 1.5
+
+
 def test_something_that_is_no_http_is_tried_again(receiver: Receiver) -> None:
     def gibberish(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"\x00\x01nothing\r\n\r\n")
@@ -131,7 +154,8 @@ def test_something_that_is_no_http_is_tried_again(receiver: Receiver) -> None:
 PRIVATE = (
     *("127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
     *("224.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1"),
-    *("::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "fd00:ec2::254"),
+    *("::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "fd00:ec2::254", "::127.0.0.1", "::ffff:0:127.0.0.1"),
+    *("64:ff9b:1::7f00:1", "fec0::1", "5f00::1", "2001:0:7f00:1::"),
 )
 
 

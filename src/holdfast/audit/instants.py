@@ -40,7 +40,8 @@ def instant(at: At) -> int:
     if at.upper() in ("NOW", "END"):
         return END
     try:
-        return _aware(datetime.fromisoformat(at))
+        # RFC 3339 lets its two letters be small.
+        return _aware(datetime.fromisoformat(at.upper()))
     except ValueError as error:
         if isinstance(error, InvalidValue):
             raise

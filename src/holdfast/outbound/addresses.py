@@ -11,6 +11,8 @@ from holdfast.errors import AddressRefused, InvalidValue
 
 Address = IPv4Address | IPv6Address
 _NAT64 = IPv6Network("64:ff9b::/96")
+_UNICAST = IPv6Network("2000::/3")
+"""All that is handed out of IPv6. What lies beside it are tunnels and leftovers that may lead to this very host."""
 
 
 class Place(NamedTuple):
@@ -54,7 +56,9 @@ class Gate:
 
     def is_open(self, address: Address) -> bool:
         meant = _meant(address)
-        return self.is_allowed(str(meant)) or (meant.is_global and not meant.is_multicast)
+        if self.is_allowed(str(meant)):
+            return True
+        return meant.is_global and not meant.is_multicast and (meant.version == 4 or meant in _UNICAST)
 
 
 def _meant(address: Address) -> Address:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import io
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -79,12 +80,11 @@ class Webhook:
             "Holdfast-Outbox-Id": outbox_id,
             SIGNATURE: sign(self._secret, body, ambient.wall_us() // 1_000_000),
         }
-        connection = _Pinned(self._host, place, self._timeout, self._tls)
-        deadline = ambient.monotonic() + self._timeout
+        connection = _Pinned(self._host, place, Deadline(self._timeout), self._tls)
         try:
             connection.request("POST", self._target, body, headers)
             with connection.getresponse() as answer:
-                return self._judged(answer, _read(answer, connection, deadline))
+                return self._judged(answer, _beginning(answer))
         except http.client.HTTPException as error:
             raise DeliveryFailed(f"{self._host} does not speak HTTP: {type(error).__name__}") from error
         finally:
@@ -112,32 +112,82 @@ class Webhook:
         raise DeadLetter(text)
 
 
+class Deadline:
+    """The end of the time that one exchange has, however many parts it comes in."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = ambient.monotonic() + seconds
+
+    def left_s(self) -> float:
+        left = self._at - ambient.monotonic()
+        if left <= 0:
+            raise TimeoutError("the receiver took too long to answer")
+        return left
+
+
 class _Pinned(http.client.HTTPConnection):
     """A connection to an address that was judged; the name is used for the certificate only."""
 
-    def __init__(self, host: str, place: Place, timeout: float, tls: ssl.SSLContext | None) -> None:
-        super().__init__(host, place.port, timeout=timeout)
+    def __init__(self, host: str, place: Place, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
+        super().__init__(host, place.port)
         self._place = place
+        self._deadline = deadline
         self._tls = tls
 
     def connect(self) -> None:
-        self.sock = socket.create_connection((self._place.address, self._place.port), self.timeout)
-        if self._tls is not None:
-            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
+        plain = socket.create_connection((self._place.address, self._place.port), self._deadline.left_s())
+        try:
+            plain.settimeout(self._deadline.left_s())
+            sock = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self.host)
+        except BaseException:
+            plain.close()
+            raise
+        self.sock = _Timed(sock, self._deadline)
 
 
-def _read(answer: http.client.HTTPResponse, connection: _Pinned, deadline: float) -> bytes:
-    """The beginning of the answer: no receiver can keep us reading for ever, not even a byte at a time."""
+class _Timed:
+    """A socket as `http.client` uses one, on which no number of small steps lasts longer than the deadline."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def sendall(self, data: Any) -> None:
+        self._sock.settimeout(self._deadline.left_s())
+        self._sock.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        # The socket stays open for this reader, as for its own, though the connection closes it meanwhile.
+        return io.BufferedReader(_TimedReader(self._sock, self._deadline))
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads whatever has come, and waits for it no longer than the deadline."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock = sock
+        self._deadline = deadline
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._deadline.left_s())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _beginning(answer: http.client.HTTPResponse) -> bytes:
+    """As much of the answer as anybody looks at: no receiver can keep us reading for ever."""
     found = b""
-    while len(found) < ANSWER_MAX:
-        left = deadline - ambient.monotonic()
-        if left <= 0:
-            raise TimeoutError("the receiver took too long to answer")
-        if connection.sock is not None:
-            connection.sock.settimeout(left)
-        part = answer.read1(ANSWER_MAX - len(found))
-        if not part:
-            break
+    while len(found) < ANSWER_MAX and (part := answer.read1(ANSWER_MAX - len(found))):
         found += part
     return found
 
