@@ -114,6 +114,49 @@ def test_a_path_is_relative_or_nothing_but_a_name(given: str, kept: str) -> None
     assert Payloads(Redaction(), project_root="/project").relative({"path": given}) == {"path": kept}
 
 
+@pytest.mark.clause("P-29")
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        *(("./src/../a.py", "a.py"), ("src//b.py", "src/b.py"), ("src/./b.py", "src/b.py"), (".", "."), ("./", ".")),
+        *(
+            ("../secret.py", "(outside)/secret.py"),
+            ("a/../../b.py", "(outside)/b.py"),
+            ("~/notes.md", "(outside)/notes.md"),
+        ),
+        *(
+            ("src/a.py", "src/a.py"),
+            ("a..b/.env", "a..b/.env"),
+            ("https://host//x/../y", "https://host//x/../y"),
+            ("", ""),
+        ),
+    ],
+)
+def test_a_crooked_path_is_made_straight(given: str, kept: str) -> None:
+    assert Payloads(Redaction(), project_root="/project").relative({"path": given}) == {"path": kept}
+
+
+@pytest.mark.clause("P-29")
+@pytest.mark.parametrize(
+    ("root", "given", "kept"),
+    [
+        ("/project", "see /project/a.py and /project, not /project2/b nor /mnt/project/c", None),
+        ("/", "cat /etc/passwd # a/b, https://host/x", "cat /etc/passwd # a/b, https://host/x"),
+    ],
+)
+def test_words_lose_the_project_and_nothing_else(root: str, given: str, kept: str | None) -> None:
+    payloads = Payloads(Redaction(), project_root=root)
+
+    shown = kept or "see a.py and ., not /project2/b nor /mnt/project/c"
+    assert payloads.relative({"said": given}) == {"said": shown}
+    assert payloads.error(given) == shown
+
+
+@pytest.mark.clause("P-29")
+def test_a_project_at_the_root_of_the_disk_keeps_its_paths() -> None:
+    assert Payloads(Redaction(), project_root="/").relative({"path": "/src/../a.py"}) == {"path": "a.py"}
+
+
 @pytest.mark.clause("P-28")
 def test_parts_of_json_are_read_set_and_removed_by_path() -> None:
     value = {"a": [{"b": 1}, {"b": 2}]}

@@ -148,6 +148,14 @@ async def test_an_instant_that_means_nothing_is_refused(hf: Holdfast, at: str | 
     await refused(hf.audit.list_conversation_since(0, at=at), "invalid_value")
 
 
+@pytest.mark.clause("P-03")
+@pytest.mark.parametrize("at", ["2030-01-01t00:00:00z", "2030-01-01T01:00:00.000+01:00", "now", "End"])
+async def test_an_instant_may_be_spelled_as_the_standard_allows(hf: Holdfast, at: str) -> None:
+    await say(hf.audit, "1", "hello")
+
+    assert len(await hf.audit.list_conversation_since(0, at=at)) == 1
+
+
 @pytest.mark.clause("P-32")
 async def test_a_raw_query_looks_and_never_touches(hf: Holdfast) -> None:
     await say(hf.audit, "1", "hello")

@@ -20,6 +20,8 @@ _SHA = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _ABSOLUTE = re.compile(r"(?:file://)?(?:/|[A-Za-z]:[\\/]|\\\\).*")
 # One segment may be a route or a command, and words with spaces a sentence; but two or more are a place on a disk.
 _PLACE = re.compile(r"(?:file://)?(?:(?:/[^/\s]+){2,}/?|(?:[A-Za-z]:[\\/]|\\\\)\S+)")
+# A path that goes up, goes nowhere, or begins at someone's home.
+_CROOKED = re.compile(r"~(?:/.*)?|(?:[^/\n].*)?(?:(?<![^/])\.\.?(?![^/])|//)[^\n]*")
 _OF_A_PATH = re.compile(r"(?i)(?:.*[_-])?(?:path|file|filename|dir|directory|folder|cwd|root)s?|.*(?:Path|File|Dir)s?")
 
 PersistPayloads = bool | Collection[str]
@@ -47,6 +49,9 @@ class Payloads:
         self.redaction = redaction
         self._persist = persist if isinstance(persist, bool) else frozenset(persist)
         self._root = Path(project_root or ".").absolute()
+        root = self._root.as_posix()
+        # A whole folder, and not the tail of a longer path. Of a disk's own root there is nothing to take away.
+        self._in_words = None if root == "/" else re.compile(rf"(?<![\w.-]){re.escape(root)}(?:/|(?![\w.-]))")
         self._max_bytes = max_bytes
 
     def of(self, value: Any, tool_name: str, wanted: bool | None) -> Payload:
@@ -87,7 +92,10 @@ class Payloads:
     def relative(self, value: Any, name: str = "") -> Any:
         """The value with every path in it seen from the project, at any depth. `name` is what the value is called."""
         if isinstance(value, str):
-            is_path = _ABSOLUTE.fullmatch(value) if _OF_A_PATH.fullmatch(name) else _PLACE.fullmatch(value)
+            is_named = _OF_A_PATH.fullmatch(name)
+            if is_named and _CROOKED.fullmatch(value) and "://" not in value:
+                return self._path((self._root / value).as_posix() if value[0] != "~" else f"/{value}")
+            is_path = _ABSOLUTE.fullmatch(value) if is_named else _PLACE.fullmatch(value)
             return self._path(value.removeprefix("file://")) if is_path else self._without_root(value)
         if isinstance(value, dict):
             return {self.relative(key): self.relative(item, key) for key, item in value.items()}
@@ -103,7 +111,9 @@ class Payloads:
         return path.relative_to(root).as_posix() if path.is_relative_to(root) else f"{OUTSIDE}/{path.name}"
 
     def _without_root(self, text: str) -> str:
-        return text.replace(f"{self._root.as_posix()}/", "").replace(self._root.as_posix(), ".")
+        if self._in_words is None:
+            return text
+        return self._in_words.sub(lambda found: "" if found[0].endswith("/") else ".", text)
 
 
 def sha256(value: Any) -> str:
