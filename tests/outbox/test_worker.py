@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -102,6 +103,47 @@ async def test_a_sink_begins_no_more_than_its_rate(hf: Holdfast) -> None:
         await until(lambda: nothing_waits(hf))
 
     assert begun[-1] - begun[0] >= 1.0
+
+
+@pytest.mark.parametrize("configuration", ["memory"], indirect=True)
+async def test_a_rate_below_one_a_second_is_used_and_leaves_the_rest_for_others(hf: Holdfast) -> None:
+    begun: list[float] = []
+    held: list[int] = []
+
+    @hf.deliver("slow", rate=0.8)
+    async def deliver(payload: Any) -> None:
+        begun.append(time.monotonic())
+        held.append((await hf.outbox.report()).locked)
+
+    await send(hf, 3, "slow")
+
+    async with working(hf):
+        await until(lambda: nothing_waits(hf))
+
+    gaps = [later - earlier for earlier, later in pairwise(begun)]
+    assert held == [1, 1, 1]
+    assert min(gaps) >= 1.2
+    assert max(gaps) < 3.0
+
+
+@pytest.mark.parametrize("configuration", ["memory"], indirect=True)
+async def test_slow_deliveries_do_not_hold_up_their_rate(hf: Holdfast) -> None:
+    begun: list[float] = []
+    gate = asyncio.Event()
+
+    @hf.deliver("slow", rate=10, concurrency=30)
+    async def deliver(payload: Any) -> None:
+        begun.append(time.monotonic())
+        await gate.wait()
+
+    await send(hf, 30, "slow")
+
+    async with working(hf):
+        await until(lambda: len(begun) == 30)
+        gate.set()
+        await until(lambda: nothing_waits(hf))
+
+    assert 2.8 <= begun[-1] - begun[0] < 6.0
 
 
 async def test_deliveries_end_before_the_worker_does(hf: Holdfast) -> None:

@@ -24,6 +24,7 @@ BATCH_MAX = 500
 IDLE_FIRST_S = 0.05
 IDLE_MAX_S = 5.0
 GATHER_S = 0.005
+RATE_MIN_S = 0.01
 GIVE_UP_S = 5.0
 
 
@@ -86,10 +87,12 @@ class OutboxRelay:
 
     async def _turn(self, beats: Beats) -> float | None:
         """Claim for every sink that can take more; answer how long to wait before the next look."""
+        # A slot that becomes free wakes us; a rate does not.
+        opens = [seconds for sink in self._sinks if (seconds := sink.opens_in_s) is not None]
+        soonest_s = max(min(opens, default=self._idle_max_s), RATE_MIN_S)
         free = [sink for sink in self._sinks if sink.free]
         if not free:
-            # A slot that becomes free wakes us; a rate does not.
-            return self._idle_max_s if not self._running else 0.1
+            return soonest_s
         if self._running and not any(sink.is_half_free for sink in free):
             # A few slots more for the same question.
             await asyncio.sleep(GATHER_S)
@@ -102,7 +105,7 @@ class OutboxRelay:
             self._idle_s = IDLE_FIRST_S
             return 0.0
         idle_s, self._idle_s = self._idle_s, min(self._idle_s * 2, self._idle_max_s)
-        return idle_s - ambient.jitter(idle_s / 5)
+        return min(idle_s - ambient.jitter(idle_s / 5), soonest_s)
 
     async def _claim_for(self, free: list[Sink], beats: Beats) -> int:
         """An idle relay asks one question, whatever the number of sinks."""

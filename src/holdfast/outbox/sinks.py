@@ -75,8 +75,17 @@ class Sink:
         if self._rate is None:
             return max(free, 0)
         waiting = self._given - self._begun
-        ahead = ambient.monotonic() + 1.0 - self._full_until
+        ahead = min(ambient.monotonic() + 1.0 - self._full_until, 1.0)
         return max(min(free, max(int(ahead * self._rate), int(ahead >= 1.0)) - waiting), 0)
+
+    @property
+    def opens_in_s(self) -> float | None:
+        """When its rate lets it take another row; None where the rate is not what keeps it from that."""
+        if self._rate is None or self._given >= self.concurrency or self.free:
+            return None
+        # Once those that wait for it have begun; with none of them a second before, as much as that is worth a row.
+        early_s = 0.0 if self._given > self._begun else max(1.0 - 1.0 / self._rate, 0.0)
+        return max(self._full_until - early_s - ambient.monotonic(), 0.0)
 
     @property
     def is_half_free(self) -> bool:
