@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Context, DeadLetter, Done, Fail, Holdfast, Retry, RetryPolicy, RunInfo, Workflow
+from holdfast import Context, DeadLetter, Done, Fail, FlowContext, Holdfast, Ok, Retry, RetryPolicy, RunInfo, Workflow
 from holdfast.redaction import _PATTERNS, HIDDEN, PASSING_MAX, Redaction, is_sensitive, logger
 from tests.conftest import Opener
 from tests.contract.builders import claim_one, create, look
@@ -80,6 +80,59 @@ async def deliver_in_vain(hf: Holdfast, text: str) -> None:
     assert sum(counts.values()) == 2
 
 
+async def deliver_by_hand(hf: Holdfast, text: str) -> tuple[str, list[str]]:
+    """Rows whose worker writes its own token into its errors; the token, and what was shown."""
+    for number in range(2):
+        await hf.outbox.enqueue(number, "by-hand")
+    rows = await hf.outbox.claim_outbox("w1")
+    shown = [repr(row) for row in rows]
+    token = rows[0].token
+    assert token is not None
+    error = f"{token} {token.partition('.')[2]} {text}"
+    await hf.outbox.fail_retry(rows[0].outbox_id, "w1", error, rows[0].created_at, token)
+    await hf.outbox.mark_dead_by_worker(rows[1].outbox_id, "w1", error, token)
+    await hf.outbox.reconcile()
+    return token.partition(".")[2], [*shown, repr(await hf.outbox.audits()), repr(await hf.outbox.rows("dead"))]
+
+
+async def propose_in_vain(hf: Holdfast, text: str) -> list[str]:
+    """Edits that fail and go stale with everything in their reasons."""
+    for name in ("failed", "stale"):
+        await hf.audit.record_edit_proposed(name, diffs_json=[{"path": "a.py"}])
+    await hf.audit.record_edit_failed("failed", text)
+    await hf.audit.record_edit_stale("stale", text)
+    return [repr(await hf.audit.list_edit_proposals())]
+
+
+async def send_from_a_run(hf: Holdfast) -> RunInfo:
+    """A run that hears of a dead letter; its sink is the one that fails with everything."""
+
+    async def advance(given: Any, ctx: Context) -> Any:
+        await ctx.outbox("never", {"to": "bob"})
+        return Ok()
+
+    on_advance(hf, advance, "sender")
+    run = await create(hf, clog_id="sender", input=1, queue="senders")
+    await hf.advance(queues=["senders"])
+    assert (await hf.outbox.flush_once())["outbox_flush_dead"] == 1
+    await hf.journal.sweep()
+    assert "outbox_dead" in [event.type async for event in hf.events(run.run_id)]
+    return run
+
+
+async def fail_a_flow(hf: Holdfast, text: str) -> RunInfo:
+    @hf.flow("dripping", retry=RetryPolicy(max_attempts=1))
+    async def dripping(ctx: FlowContext, given: Any) -> None:
+        def leak() -> None:
+            raise RuntimeError(text)
+
+        await ctx.step("leak", leak)
+
+    run = await hf.start(dripping, session_id="s", metadata={**NAMED, "note": text}, queue="flows")
+    await hf.advance(queues=["flows"])
+    return run
+
+
 async def fail_a_workflow(hf: Holdfast, text: str) -> RunInfo:
     flow = Workflow("leaking")
 
@@ -131,7 +184,9 @@ async def test_no_canary_is_found_in_any_table_stream_or_log(
     await hf.audit.record_tool_call_requested("r", "d", tool_name="t", arguments_json=[text])
     await hf.audit.record_tool_call_done("r", "d", status="completed", outcome_json={**NAMED, "note": text})
     await deliver_in_vain(hf, text)
-    runs.append(await fail_a_workflow(hf, text))
+    runs += [await fail_a_workflow(hf, text), await fail_a_flow(hf, text), await send_from_a_run(hf)]
+    outbox_token, told = await deliver_by_hand(hf, text)
+    shown += [*told, *await propose_in_vain(hf, text)]
     logger("holdfast.worker").error("something broke: %s", text, exc_info=RuntimeError(text))
     for run in (*runs, asked, stopped, claimed):
         shown += [repr(event) async for event in hf.events(run.run_id)]
@@ -139,12 +194,15 @@ async def test_no_canary_is_found_in_any_table_stream_or_log(
             repr(await hf.inspect(run.run_id)),
             repr(await hf.explain(run.run_id)),
             repr(await look(hf, run.run_id)),
+            repr(await hf.as_of(run.run_id)),
+            repr(await hf.diff(run.run_id, 0)),
         ]
     found = {"tables": await everything(hf, configuration), "streams": "\n".join(shown), "logs": caplog.text}
 
     for where, dumped in found.items():
         assert HIDDEN in dumped, where
         assert claim.token not in dumped, where
+        assert outbox_token not in dumped, where
         for line in dumped.splitlines():
             assert CANARY not in line, (where, line[:2_000])
 

@@ -21,6 +21,7 @@ from holdfast.moments import to_us
 from holdfast.outbox.records import Audit, OutboxRow, audit_of, row_of
 from holdfast.protocol import facts
 from holdfast.protocol.values import canonical, clean, fingerprint, whole_number
+from holdfast.redaction import HIDDEN
 from holdfast.store.hints import Listener
 from holdfast.store.news import OUTBOX_TOPIC
 from holdfast.store.outbox_rows import ClaimTerms, OutboxRows
@@ -48,9 +49,11 @@ class Leases:
         """Who is told what becomes of tries to deliver."""
         return self._journal.observer
 
-    def for_people(self, error: object) -> str:
-        """An error as it is kept and shown: without secrets, and short."""
+    def for_people(self, error: object, token: str | None = None) -> str:
+        """An error as it is kept and shown: without secrets, the holder's own token among them, and short."""
         text, _ = clean(str(error) or type(error).__name__)
+        for secret in filter(None, (token, token and token.partition(".")[2])):
+            text = str(text).replace(secret, HIDDEN)
         return self._journal.redaction.scrubbed(str(text))
 
     async def enqueue(
@@ -144,12 +147,12 @@ class Leases:
             status="pending",
             counted=1,
             next_attempt_at=due_at,
-            error=self.for_people(error),
+            error=self.for_people(error, token),
         )
 
     async def mark_dead_by_worker(self, outbox_id: str, worker_id: str, error: str, token: str | None = None) -> bool:
         """Pending → dead: retries are used up, or no try can ever succeed."""
-        return await self.settle(outbox_id, worker_id, token, status="dead", error=self.for_people(error))
+        return await self.settle(outbox_id, worker_id, token, status="dead", error=self.for_people(error, token))
 
     async def renew_lease(self, outbox_id: str, worker_id: str, token: str | None = None) -> bool:
         """The lease begins anew, as long as it was claimed for."""

@@ -67,6 +67,11 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
         """What the receiver calls it, in the words of the lease protocol."""
         return self.result_ref
 
+    def __repr__(self) -> str:
+        names = [name for name in self.__struct_fields__ if name != "token"]
+        shown = [f"{name}={getattr(self, name)!r}" for name in names]
+        return f"OutboxRow({', '.join(shown)}, token={'None' if self.token is None else '<hidden>'})"
+
     def __getitem__(self, name: str) -> Any:
         if name not in self.__struct_fields__ and name != "memory_id":
             raise KeyError(name)
