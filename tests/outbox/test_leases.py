@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -302,3 +303,34 @@ async def test_a_claim_or_an_enqueue_whose_answer_was_lost_happens_once(hf: Hold
 
 def _fields(row: OutboxRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+@pytest.mark.clause("X-13", "X-25", "X-26", "H-X8")
+@pytest.mark.parametrize("stale_first", [True, False])
+async def test_whoever_lost_a_row_hears_so_even_in_the_same_moment_as_its_holder(
+    hf: Holdfast, clock: FakeClock, stale_first: bool
+) -> None:
+    stale = await claimed(hf, "w1")
+    clock.advance(60)
+    (live,) = await hf.outbox.claim_outbox("w1")
+    order = (stale, live) if stale_first else (live, stale)
+
+    renewed = await asyncio.gather(*(hf.outbox.renew_lease(each.outbox_id, "w1", each.token) for each in order))
+    acked = await asyncio.gather(*(hf.outbox.ack_sent(each.outbox_id, "w1", None, each.token) for each in order))
+
+    assert renewed == acked == [each is live for each in order]
+
+
+@pytest.mark.clause("X-13", "X-17")
+async def test_of_two_ends_that_a_holder_gives_at_once_one_counts(hf: Holdfast, clock: FakeClock) -> None:
+    held = await claimed(hf, "w1")
+
+    answers = await asyncio.gather(
+        hf.outbox.fail_retry(held.outbox_id, "w1", "no", clock.now(), held.token),
+        hf.outbox.ack_sent(held.outbox_id, "w1", "m-1", held.token),
+        hf.outbox.mark_dead_by_worker(held.outbox_id, "w1", "never", held.token),
+    )
+
+    assert list(answers) == [True, False, False]
+    found = await row(hf, held.outbox_id)
+    assert (found.status, found.retry_count, found.last_error) == ("pending", 1, "no")

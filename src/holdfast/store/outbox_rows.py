@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from holdfast.store.types import Change, OutcomeUnknown, Rejected, Row
 
 log = logger("holdfast.store")
 
-A = TypeVar("A")
+A = TypeVar("A", bound="Asked")
 B = TypeVar("B")
 BATCH_MAX = 500
 CLAIMS_MAX = 5
@@ -49,8 +49,18 @@ class ClaimTerms(NamedTuple):
     user_id: str | None = None
 
 
+class Asked(Protocol):
+    """A question about one row."""
+
+    @property
+    def outbox_id(self) -> str: ...
+
+
 class Gathering(Generic[A, B]):
-    """Questions of many callers, answered together; each gets its own answer, all share an error."""
+    """Questions of many callers, answered together; each gets its own answer, all share an error.
+
+    Two about the same row never go together: one statement could not tell which of them it said yes to.
+    """
 
     def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], most: int) -> None:
         self._work = work
@@ -75,10 +85,23 @@ class Gathering(Generic[A, B]):
         await asyncio.sleep(0)
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                await self._answer(batch)
+                await self._answer(self._next())
         finally:
             self._task = None
+
+    def _next(self) -> list[tuple[A, asyncio.Future[B]]]:
+        """The first of those that wait, one for each row."""
+        batch: list[tuple[A, asyncio.Future[B]]] = []
+        later: list[tuple[A, asyncio.Future[B]]] = []
+        rows: set[str] = set()
+        for place, asked in enumerate(self._waiting):
+            if len(batch) == self._most:
+                later += self._waiting[place:]
+                break
+            (later if asked[0].outbox_id in rows else batch).append(asked)
+            rows.add(asked[0].outbox_id)
+        self._waiting = later
+        return batch
 
     async def _answer(self, batch: list[tuple[A, asyncio.Future[B]]]) -> None:
         try:
