@@ -112,6 +112,24 @@ async def test_a_tool_may_be_of_either_kind_and_know_its_key(hf: Holdfast) -> No
     assert len(set(seen)) == 3
 
 
+async def test_a_default_is_left_alone_unless_it_is_the_keys(hf: Holdfast) -> None:
+    async def advance(given: Any, ctx: Context) -> Done:
+        def mine(args: Any, factor: int = 2) -> int:
+            return int(args * factor)
+
+        def keyed(args: Any, key: str | None = None) -> bool:
+            return key is not None and key == ctx.tool_key
+
+        return Done([await ctx.tool("mine", 3, mine), await ctx.tool("keyed", 3, keyed)])
+
+    on_advance(hf, advance)
+    run = await create(hf)
+
+    await hf.advance()
+
+    assert (await look(hf, run.run_id)).output == [6, True]
+
+
 @pytest.mark.clause("P-20")
 async def test_a_tool_that_raises_is_recorded_as_failed_and_raised_again(hf: Holdfast) -> None:
     def broken(args: Any) -> None:

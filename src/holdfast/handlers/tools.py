@@ -31,6 +31,7 @@ from holdfast.redaction import logger
 
 NAME_LENGTH_MAX = 128
 POLICIES = ("retry", "fail", "ask")
+KEY_NAMES = ("key", "tool_key", "idempotency_key")
 log = logger("holdfast.tools")
 
 Function = Callable[..., Any]
@@ -301,13 +302,14 @@ class Tools:
 
 
 def _takes_two(function: Function) -> bool:
-    """Does it want its key beside its arguments?"""
+    """Does it want its key beside its arguments? A second one that has a default is asked for by its name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
-    return len(placed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    is_wanted = len(placed) >= 2 and (placed[1].default is placed[1].empty or placed[1].name in KEY_NAMES)
+    return is_wanted or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -113,6 +114,9 @@ class OutboxReport(msgspec.Struct, frozen=True, kw_only=True):
     oldest_pending_at: datetime | None
 
 
+# The rows of a claim share their instants.
+_moment = lru_cache(maxsize=256)(from_us)
+_decoded = msgspec.json.Decoder().decode
 _MOMENTS = ("next_attempt_at", "created_at", "settled_at", "locked_at", "lease_until")
 
 
@@ -121,8 +125,8 @@ def row_of(row: Row, token: str | None = None) -> OutboxRow:
     found = dict(zip(COLUMNS, row, strict=True))
     for name in _MOMENTS:
         if found[name] is not None:
-            found[name] = from_us(found[name])
-    found["payload"] = msgspec.json.decode(found["payload"])
+            found[name] = _moment(found[name])
+    found["payload"] = _decoded(found["payload"])
     if found["status"] == "sent":
         found["last_error"] = None if found["result_ref"] is None else f"memory_id={found['result_ref']}"
     return OutboxRow(**found, token=token)
