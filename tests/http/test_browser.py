@@ -11,6 +11,7 @@ import pytest
 
 from tests.http.browsers import Browser, browser
 from tests.http.households import Process, start
+from tests.http.pages import KNOWN
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -28,7 +29,7 @@ WATCH = """
 BELOW = (
     "const list = document.getElementById('messages'); return list.scrollHeight - list.scrollTop - list.clientHeight"
 )
-Dev = Callable[[int], Awaitable[Process]]
+Dev = Callable[..., Awaitable[Process]]
 
 
 @pytest.fixture
@@ -36,8 +37,9 @@ async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
     """Starts `holdfast dev` on one file, at a port or at any; all are gone afterwards."""
     async with AsyncExitStack() as stack:
 
-        async def started(port: int = 0) -> Process:
-            process = await start("dev", "--port", str(port), "--db", str(tmp_path / "dev.db"))
+        async def started(port: int = 0, *program: str) -> Process:
+            place = str(tmp_path / "dev.db")
+            process = await start("dev", *program, "--port", str(port), "--db", place, HOLDFAST_DATABASE_URL=place)
             stack.push_async_callback(process.kill)
             return await process.ready()
 
@@ -144,12 +146,90 @@ async def test_a_page_goes_on_when_its_server_was_killed_and_is_back(page: tuple
 
     await process.kill()
     await window.until("#state", lambda texts: texts == ["reconnecting"])
-    await dev(port)
+    back = await dev(port)
     answers = await window.until("li.assistant", is_answer, within_s=40)
     await window.until("#state", lambda texts: texts == ["completed"])
 
     assert len(answers) == 1
     await check_told_in_order(window, answers[0])
     assert await window.texts("li.tool") == ['count_words {"text":"hold fast"}', '→ {"words":2}']
+    resumed = await back.client.get("/metrics")
+    assert "holdfast_sse_resumes_total 1.0" in resumed.text, "it came with the last id that it had seen"
     # A server that is not there is what the console says, and nothing else.
     assert [text for text in await window.complaints() if not text.startswith("network:")] == []
+
+
+@pytest.mark.clause("WB-19", "WB-20")
+async def test_text_appends_final_replaces_and_what_is_unknown_is_ignored(dev: Dev) -> None:
+    process = await dev(0, "tests.http.pages:clog")
+    async with browser() as window:
+        await window.go(str(process.client.base_url))
+        await window.click("#new")
+        await window.run(WATCH)
+        await say(window, "everything")
+        await window.until("#state", lambda texts: texts == ["completed"])
+        seen = list(dict.fromkeys(await window.run("return window.seen")))
+        await keep(window, "everything")
+
+        assert await window.texts("#messages li") == [
+            "everything",
+            "First I think, then I look.",
+            'look {"at":"<i>it</i>"}',
+            "→ saw <i>it</i>",
+            KNOWN,
+        ]
+        assert await window.texts("li.assistant") == [KNOWN]
+        growing = ["Let me", "Let me look.", "I saw", "I saw it.", KNOWN]
+        assert [text for text in growing if text in seen][-1] == KNOWN
+        assert set(seen) <= set(growing), "piece by piece, and nothing else"
+
+        await say(window, "fail")
+        await window.until("#state", lambda texts: texts == ["error"])
+        assert (await window.texts("li.error"))[-1] == "error: the model is <b>away</b>"
+        assert await window.run("return document.querySelectorAll('#messages i, #messages b').length") == 0
+        assert await window.complaints() == []
+
+
+@pytest.mark.clause("WB-19", "H-W1", "WB-31")
+async def test_what_a_lost_tick_said_is_shown_once(dev: Dev) -> None:
+    async with browser() as window:
+        await talk_to_one_who_dies(window, dev, "tests.http.pages:clog")
+
+        shown = await window.texts("#messages li")
+        assert shown == ["go on", "look {}", "→ seen", "Hm. ", "Looking. It is there."]
+
+
+@pytest.mark.clause("WB-19", "H-W1")
+async def test_what_a_finished_step_said_stands_although_its_tick_was_lost(dev: Dev) -> None:
+    async with browser() as window:
+        await talk_to_one_who_dies(window, dev, "tests.http.pages:flow")
+
+        assert await window.texts("#messages li") == ["go on", "These words stand, and these follow."]
+
+
+async def talk_to_one_who_dies(window: Browser, dev: Dev, program: str) -> None:
+    """A conversation whose process is lost in the middle of its answer, and comes back."""
+    process = await dev(0, program)
+    await window.go(str(process.client.base_url))
+    await window.click("#new")
+    await say(window, "go on")
+    await process.ended()
+    await window.until("#state", lambda texts: texts == ["reconnecting"])
+    await dev(process.client.base_url.port, program)
+    await window.until("#state", lambda texts: texts == ["completed"], within_s=40)
+
+
+async def test_nobody_talks_over_an_answer(page: tuple[Browser, Process]) -> None:
+    window, process = page
+    await say(window, "hello")
+    await window.until("li.assistant", lambda texts: bool(texts and texts[-1]))
+
+    await window.type("#message", "and another thing\n")
+    is_closed = await window.run("return document.getElementById('send').disabled")
+    await window.until("#state", lambda texts: texts == ["completed"])
+
+    assert is_closed
+    assert await window.texts("li.user") == ["hello"]
+    assert len((await process.client.get("/api/runs")).json()["runs"]) == 1
+    await window.click("#send")
+    await window.until("li.user", lambda texts: texts == ["hello", "and another thing"])

@@ -4,14 +4,17 @@
 
 const base = new URL(".", document.baseURI).pathname.replace(/\/$/, "");
 const element = (id) => document.getElementById(id);
-const state = { session: null, run: null, cursor: 0, stream: null, bubble: null, tries: 0 };
+// Of the run that is followed: `told` is what it said, `items` are the elements that show it, `words` is how it does.
+const nothing = { run: null, cursor: 0, stream: null, told: [], items: [], words: null, step: null, tries: 0 };
+const state = { session: null, ...nothing };
+const SPEECH = ["text", "reasoning", "final"];
 
 async function call(method, path, body) {
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID();
   const answer = await fetch(base + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const value = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(value.detail || answer.statusText);
+  if (!answer.ok) throw Object.assign(new Error(value.detail || answer.statusText), { status: answer.status });
   return value;
 }
 
@@ -24,12 +27,66 @@ function show(kind, text) {
   return item;
 }
 
-// Say more; whoever looks at the end goes on looking at it, whoever has scrolled away stays there.
-function write(item, text) {
+// What was said, without what ticks said that were given up, but for what those may keep.
+function valid(told) {
+  const given = told.filter((event) => event.type === "tick_abandoned");
+  const isIn = (event) => ([first, last]) => first <= event.seq && event.seq <= last;
+  const isGone = (event) => given.some((each) => each.tick_id === event.tick_id && each.from_seq <= event.seq
+    && event.seq < each.seq && !(each.keep || []).some(isIn(event)));
+  return told.filter((event) => !SPEECH.includes(event.type) || !isGone(event));
+}
+
+// What a run has said as items to show: text goes on in its bubble, and `final` stands for all text since the last one.
+function itemsOf(told) {
+  const items = [];
+  let said = [];
+  const last = () => items[items.length - 1];
+  const add = (kind, text, id) => { items.push({ kind, text, id }); return last(); };
+  for (const event of valid(told)) {
+    const text = String(event.content ?? event.value ?? "");
+    if (event.type === "text") {
+      if (said.includes(last())) last().text += text;
+      else said.push(add("assistant", text));
+    } else if (event.type === "reasoning") {
+      if (last() && last().kind === "reasoning") last().text += text;
+      else add("reasoning", text);
+    } else if (event.type === "final") {
+      for (const item of said.slice(0, -1)) items.splice(items.indexOf(item), 1);
+      if (said.length) said[said.length - 1].text = text;
+      else add("assistant", text);
+      said = [];
+    } else if (event.type === "tool_call") {
+      const again = items.some((item) => item.id !== undefined && item.id === event.tool_call_id);
+      if (!again) add("tool", `${event.tool} ${JSON.stringify(event.args)}`, event.tool_call_id);
+    } else if (event.type === "tool_result") {
+      const result = typeof event.result === "string" ? event.result : JSON.stringify(event.result);
+      add("tool", `→ ${event.is_error ? "error: " : ""}${result}`);
+    } else if (event.type === "error") add("error", `error: ${event.message ?? event.error ?? ""}`);
+  }
+  return items;
+}
+
+// Show it. Whoever looks at the end goes on looking at it, whoever has scrolled away stays there.
+function draw() {
   const list = element("messages");
   const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
-  item.textContent = text;
+  const items = itemsOf(state.told);
+  items.forEach((item, place) => {
+    const shown = state.items[place] || document.createElement("li");
+    if (shown.className !== item.kind) shown.className = item.kind;
+    if (shown.textContent !== item.text) shown.textContent = item.text;
+    if (!state.items[place]) { list.append(shown); state.items.push(shown); }
+  });
+  for (const surplus of state.items.splice(items.length)) surplus.remove();
   if (isAtEnd) list.scrollTop = list.scrollHeight;
+}
+
+let isDue = false;
+
+// Words come faster than a screen can show them.
+function drawSoon() {
+  if (!isDue) requestAnimationFrame(() => { isDue = false; draw(); });
+  isDue = true;
 }
 
 // JSON as short as it can be; what is no JSON stays as it is.
@@ -39,7 +96,13 @@ function compact(text) {
 
 function say(words) { element("state").textContent = words; }
 
-function busy(is) { element("cancel").disabled = !is; }
+// What the run is doing: after a break it is said again.
+function tell(words) { state.words = words; say(words); }
+
+function busy(is) {
+  element("cancel").disabled = !is;
+  element("send").disabled = is;
+}
 
 async function listSessions() {
   const found = await call("GET", "/api/sessions");
@@ -49,7 +112,7 @@ async function listSessions() {
     button.type = "button";
     button.textContent = session.title || session.last_user_message || `Session ${session.session_id.slice(0, 8)}`;
     button.setAttribute("aria-current", String(session.session_id === state.session));
-    button.addEventListener("click", () => open(session.session_id));
+    button.addEventListener("click", () => guarded(() => open(session.session_id)));
     item.append(button);
     return item;
   });
@@ -79,25 +142,31 @@ async function open(sessionId) {
 
 function leave() {
   if (state.stream) state.stream.close();
-  Object.assign(state, { run: null, cursor: 0, stream: null, bubble: null, tries: 0 });
+  Object.assign(state, { ...nothing, told: [], items: [] });
   element("question").hidden = true;
   busy(false);
 }
 
 function follow(runId, cursor) {
   if (state.stream) state.stream.close();
-  Object.assign(state, { run: runId, cursor, bubble: cursor ? state.bubble : null });
+  // What was shown of another run stays where it is.
+  if (runId !== state.run) Object.assign(state, { run: runId, told: [], items: [], words: null });
+  state.cursor = cursor;
   busy(true);
   say("connecting");
   const stream = new EventSource(`${base}/api/runs/${runId}/events?cursor=${cursor}`);
   state.stream = stream;
-  stream.onopen = () => { state.tries = 0; say("streaming"); };
+  stream.onopen = () => { state.tries = 0; say(state.words || "streaming"); };
+  // Whatever else a run says is not for us.
   for (const [type, react] of Object.entries(reactions)) {
     stream.addEventListener(type, (event) => {
       if (typeof event.data !== "string") return;
       const data = JSON.parse(event.data);
       state.cursor = Number(event.lastEventId) || state.cursor;
+      state.told.push(data);
       react(data);
+      if (type === "text" || type === "reasoning") drawSoon();
+      else draw();
     });
   }
   stream.onerror = () => {
@@ -117,42 +186,37 @@ function retry() {
       const run = await call("GET", `/api/runs/${runId}`);
       if (["completed", "failed", "cancelled"].includes(run.status) && run.state !== "idle") ended(run.status);
       else follow(runId, state.cursor);
-    } catch { retry(); }
+    } catch (error) {
+      if ([404, 410].includes(error.status)) ended("gone");
+      else retry();
+    }
   }, delay);
 }
 
-function bubble(tick) {
-  if (!state.bubble || state.bubble.tick !== tick) {
-    const item = show("assistant", "");
-    state.bubble = { item, tick };
-  }
-  return state.bubble.item;
-}
+const nobody = () => {};
 
 const reactions = {
-  run_started: (data) => { say("running"); facts(data.run_id); },
-  run_waiting: (data) => { if (element("question").hidden) say("waiting"); facts(data.run_id); },
-  run_retrying: (data) => say(`trying again: ${data.error || ""}`),
-  text: (data) => { const item = bubble(data.tick_id); write(item, item.textContent + (data.content ?? data.value ?? "")); },
-  reasoning: (data) => show("reasoning", String(data.content ?? data.value ?? "")),
-  final: (data) => { write(bubble(data.tick_id), data.content ?? data.value ?? ""); },
-  tick_abandoned: (data) => {
-    if (state.bubble && state.bubble.tick === data.tick_id) { state.bubble.item.remove(); state.bubble = null; }
-  },
-  tool_call: (data) => { state.bubble = null; show("tool", `${data.tool} ${JSON.stringify(data.args)}`); },
-  tool_result: (data) => show("tool", `→ ${typeof data.result === "string" ? data.result : JSON.stringify(data.result)}`),
+  run_started: (data) => { tell("running"); busy(true); facts(data.run_id); },
+  run_waiting: (data) => { if (element("question").hidden) tell("waiting"); facts(data.run_id); },
+  run_retrying: (data) => tell(`trying again: ${data.error || ""}`),
+  run_idle: () => { tell("resting"); busy(false); },
+  text: nobody,
+  reasoning: nobody,
+  final: nobody,
+  tick_abandoned: nobody,
+  tool_call: nobody,
+  tool_result: nobody,
   approval_requested: (data) => {
-    say("asks you");
+    tell("asks you");
     state.step = data.step;
     element("asks").textContent = `${data.step}: ${JSON.stringify(data.metadata)}`;
     element("question").hidden = false;
-    state.bubble = null;
   },
-  approval_resolved: () => { element("question").hidden = true; say("running"); },
+  approval_resolved: () => { element("question").hidden = true; tell("running"); },
   approval_expired: () => { element("question").hidden = true; },
-  cancel_requested: () => say("cancelling"),
-  reset: () => { element("messages").replaceChildren(); state.bubble = null; },
-  error: (data) => show("tool", `error: ${data.message ?? data.error ?? ""}`),
+  cancel_requested: () => tell("cancelling"),
+  reset: () => { state.told = []; },
+  error: nobody,
   done: (data) => { ended(data.status); },
 };
 
@@ -161,7 +225,7 @@ function ended(status) {
   state.stream = null;
   busy(false);
   element("question").hidden = true;
-  say(status);
+  tell(status);
   facts(state.run);
   listSessions().catch((error) => say(error.message));
 }
@@ -190,12 +254,20 @@ async function guarded(work) {
 async function send() {
   const field = element("message");
   const message = field.value.trim();
-  if (!message) return;
-  if (!state.session) await open((await call("POST", "/api/sessions", {})).session_id);
-  field.value = "";
-  show("user", message);
-  const run = await call("POST", "/api/runs", { session_id: state.session, message });
-  follow(run.run_id, 0);
+  if (!message || element("send").disabled) return;
+  busy(true);
+  try {
+    if (!state.session) await open((await call("POST", "/api/sessions", {})).session_id);
+    busy(true);
+    const run = await call("POST", "/api/runs", { session_id: state.session, message });
+    field.value = "";
+    show("user", message);
+    follow(run.run_id, 0);
+  } catch (error) {
+    busy(false);
+    throw error;
+  }
+  await listSessions();
 }
 
 function decide(verdict) {
