@@ -35,6 +35,16 @@ async def test_a_short_key_is_all_stars(hf: Holdfast) -> None:
 
 
 @pytest.mark.clause("WB-9")
+@pytest.mark.parametrize("key", ["canary-key\x00", "canary-key" * 200])
+async def test_a_key_that_cannot_be_kept_is_not_shown_either(hf: Holdfast, key: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        await hf.settings.change({"openai_api_key": key})
+
+    assert "canary" not in str(refused.value)
+    assert (await hf.settings.get()).previews == {}
+
+
+@pytest.mark.clause("WB-9")
 async def test_none_clears(hf: Holdfast) -> None:
     await hf.settings.change({"model": "m", "reasoning": "low", "anthropic_api_key": "sk-1234567890"})
 

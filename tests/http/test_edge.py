@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from holdfast import Holdfast
 from holdfast.errors import DatabaseError, InvalidValue
-from holdfast.http import Limits, create_app
+from holdfast.http import Limits, create_app, health
 from holdfast.http.server import check_bind
 from tests.http.conftest import Serve
 
@@ -65,8 +65,11 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(serve: Serve) 
 
     unannounced = await api.client.post("/api/runs", content=pieces())
 
+    settings = await api.client.patch("/api/settings", content=pieces(), headers={"content-type": "application/json"})
+
     assert b"413" in announced
-    assert (unannounced.status_code, unannounced.json()["code"]) == (413, "too_large")
+    for answer in (unannounced, settings):
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
 async def test_requests_have_names(api: httpx.AsyncClient) -> None:
@@ -173,16 +176,58 @@ async def test_a_database_that_is_away_is_said_with_503(
     assert (await api.get("/readyz")).status_code == 200
 
 
-async def test_a_database_that_does_not_answer_is_not_waited_for(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def silent(*args: Any, **options: Any) -> Any:
-        await asyncio.sleep(60)
+async def silent(*args: Any, **options: Any) -> Any:
+    await asyncio.sleep(60)
 
+
+@pytest.mark.parametrize("path", ["/api/runs", "/api/settings", "/metrics"])
+async def test_a_database_that_does_not_answer_is_not_waited_for(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     monkeypatch.setattr(type(hf.journal.store), "fetch", silent)
     async with client_of(create_app(hf, limits=Limits(database_s=0.1))) as client:
-        answer = await client.get("/api/runs")
+        answer = await client.get(path)
     monkeypatch.undo()
 
     assert (answer.status_code, answer.json()["code"]) == (503, "database_timeout")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+BODIES = {"/api/chat/s": {"message": "hi"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/runs/r/events"),
+        ("GET", "/api/sessions/s/events"),
+        ("POST", "/api/chat/s"),
+        ("POST", "/api/advance"),
+    ],
+)
+async def test_nobody_waits_long_to_hear_that_it_cannot_be_known_who_asks(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    key = (await hf.api_keys.create("ada")).text
+    monkeypatch.setattr(type(hf.journal.store), "fetch", silent)
+    async with client_of(create_app(hf, auth="token", limits=Limits(database_s=0.1))) as client:
+        answer = await client.request(method, path, json=BODIES.get(path), headers={"x-api-key": key})
+    monkeypatch.undo()
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "database_timeout")
+
+
+async def test_whoever_asks_whether_we_are_ready_hears_what_is_missing(
+    api: httpx.AsyncClient, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(hf.journal.store), "now", silent)
+    monkeypatch.setattr(health, "CHECK_S", 0.1)
+    answer = await api.get("/readyz")
+    monkeypatch.undo()
+
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["checks"] == {"database": "does not answer", "draining": "no"}
 
 
 @pytest.mark.clause("WB-1")

@@ -64,6 +64,39 @@ async def test_a_body_that_does_not_fit_is_refused(
     assert (await hf.list_runs()).items == []
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"session_id": "s", "message": "m", "session_id": "t"}', 422, "invalid_value"),
+        (b'{"session_id": "s", "input": [{"a": 1, "b": {"c": 1, "c": 2}}]}', 422, "invalid_value"),
+        (b'{"session_id": "s", "input": %b}' % (b"9" * 5_000), 422, "invalid_value"),
+        (b"[" * 100_000, 422, "invalid_value"),
+        (b'{"session_id": "s", "message": "\xff"}', 400, "malformed"),
+    ],
+)
+async def test_what_readers_would_not_agree_on_is_refused(
+    api: httpx.AsyncClient, hf: Holdfast, body: bytes, status: int, code: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    answers = [
+        await api.post("/api/runs", content=body, headers=headers),
+        await api.patch("/api/settings", content=body, headers=headers),
+    ]
+
+    assert [(each.status_code, each.json()["code"]) for each in answers] == [(status, code)] * 2
+    assert (await hf.list_runs()).items == []
+
+
+async def test_whatever_is_said_beside_a_message_reaches_the_handler(api: httpx.AsyncClient, hf: Holdfast) -> None:
+    body = {"session_id": "s", "message": "hi", "input": {"a": 1}, "mood": "good", "clog_id": "asker"}
+    made = (await api.post("/api/runs", json=body)).json()
+
+    run = await hf.get_run(made["run_id"])
+
+    assert run is not None
+    assert run.pending_input == {"text": "hi", "input": {"a": 1}, "mood": "good"}
+
+
 async def test_what_can_be_repaired_is_stored_repaired(api: httpx.AsyncClient, hf: Holdfast) -> None:
     body = b'{"session_id": "s1", "message": "a\\u0000b\\ud800c"}'
 
@@ -256,6 +289,29 @@ async def test_a_run_shows_its_past_and_why_it_is_where_it_is(api: httpx.AsyncCl
     assert "claim_token_hash" not in str(journal) + str(rest)
     assert explained["status"] == "done"
     assert (await api.get(f"/api/runs/{run_id}", params={"as_of": 10_000})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("as_of", "status"),
+    [
+        ("99999999999999999999", 200),
+        ("9999-12-31T23:59:59-14:00", 200),
+        ("END", 200),
+        ("0001-01-01T00:00:00+14:00", 404),
+        ("1969-12-31T23:59:59Z", 404),
+        ("0", 404),
+        ("99999999999", 404),
+        ("-1", 422),
+        ("2026-11-17", 422),
+        ("\x00", 422),
+    ],
+)
+async def test_any_moment_can_be_asked_for(api: httpx.AsyncClient, as_of: str, status: int) -> None:
+    made = (await api.post("/api/runs", json={"session_id": "s", "message": "hi"})).json()
+
+    answer = await api.get(f"/api/runs/{made['run_id']}", params={"as_of": as_of})
+
+    assert answer.status_code == status
 
 
 async def test_whoever_has_no_worker_pokes(api: httpx.AsyncClient) -> None:

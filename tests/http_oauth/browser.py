@@ -12,9 +12,11 @@ from starlette.requests import Request
 from holdfast import Holdfast, HoldfastError
 from holdfast.errors import Unauthorized
 from holdfast.http.callers import Caller
+from holdfast.http.limits import Limits
 from holdfast.http.login import browser_user, login_routes
 from holdfast.http.oauth import oauth_routes
 from holdfast.http.problems import of_error
+from holdfast.http.service import Service
 from holdfast.http.settings import settings_routes
 
 LOCAL = "http://127.0.0.1:8787"
@@ -32,6 +34,7 @@ async def named(request: Request) -> str:
 def app_of(hf: Holdfast, caller: Caller = named, *, login: bool = False) -> FastAPI:
     """An app with our routes and nothing else."""
     app = FastAPI()
+    app.state.holdfast = Service(hf, caller, role="api", limits=Limits())
     if login:
         site = hf.office.site()
 

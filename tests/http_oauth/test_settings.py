@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Clog, Context, Done, Holdfast
 from tests.conftest import FakeClock, Opener
 from tests.credentials.keys import anywhere, dump, shared, tokens
 from tests.http_oauth.browser import Browser, app_of
@@ -137,6 +137,34 @@ async def test_any_node_answers_the_same(hf: Holdfast, another: Opener, browser:
     browser.node = app_of(await another())
 
     assert (await browser.get("/api/settings")).json() == changed.json()
+
+
+@pytest.mark.clause("WB-9", "W-53")
+@shared
+async def test_the_next_run_uses_what_is_chosen_by_then(hf: Holdfast, another: Opener, browser: Browser) -> None:
+    worker, agent = await another(), Clog("agent")
+
+    @agent.on_advance
+    async def advance(input: Any, ctx: Context) -> Done:
+        chosen = await worker.settings.get(ctx.user_id)
+        key = await worker.settings.provider_key("openai", ctx.user_id)
+        return Done([chosen.model, key and key[-4:]])
+
+    worker.register(agent)
+
+    async def used() -> Any:
+        run = await hf.create_run(session_id="s", clog_id="agent", input=None)
+        await worker.advance()
+        found = await hf.get_run(run.run_id)
+        return None if found is None else found.output
+
+    first = await used()
+    await patch(browser, {"model": "gpt-6", "openai_api_key": KEY})
+    second = await used()
+    await patch(browser, {"model": "gpt-7", "clear_openai_api_key": True})
+    third = await used()
+
+    assert [first, second, third] == [[None, None], ["gpt-6", KEY[-4:]], ["gpt-7", None]]
 
 
 @pytest.mark.clause("W-44")

@@ -106,7 +106,7 @@ class Settings:
         if value is None:
             return None
         if column is not None:
-            key = check_name(value, name, longest=KEY_LENGTH_MAX).strip()
+            key = _checked_key(value, name).strip()
             if not key:
                 raise InvalidValue(f"{name} is empty; clear it with None")
             return self._vault.seal(key, column, owner, user_id=owner)
@@ -144,3 +144,12 @@ class Settings:
 def preview(key: str) -> str:
     """The first four and last four characters; of a short key nothing."""
     return "*" * len(key) if len(key) <= STARRED_MAX else f"{key[:SHOWN]}...{key[-SHOWN:]}"
+
+
+def _checked_key(value: object, name: str) -> str:
+    """The key, if it can be one. What is wrong with it is said without showing it: it may be one all the same."""
+    try:
+        return check_name(value, name, longest=KEY_LENGTH_MAX)
+    except InvalidValue as error:
+        text = f"{name} must be 1 to {KEY_LENGTH_MAX} characters without NUL or lone surrogates"
+        raise InvalidValue(text, code=error.code) from None

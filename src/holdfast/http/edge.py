@@ -22,6 +22,7 @@ from holdfast.logs import request_id
 log = logging.getLogger("holdfast.access")
 
 _REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+LENGTH_DIGITS_MAX = 18
 _SAFE_SITES = frozenset({"same-origin", "none"})
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/healthz"})
 """What balancers ask, by whatever name: it tells nothing to a page that renames itself."""
@@ -78,7 +79,7 @@ class Edge:
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
         length = headers.get("content-length", "0")
         most = self._service.limits.body_bytes
-        if not length.isdigit() or int(length) > most:
+        if not (length.isascii() and length.isdigit()) or len(length) > LENGTH_DIGITS_MAX or int(length) > most:
             return 413, "too_large", f"a body has at most {most} bytes"
         if not self._is_known_by(headers.get("host", "")) and scope["path"] not in PROBES:
             return 403, "forbidden", "this server is not known by that name"

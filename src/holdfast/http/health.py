@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
 from holdfast.errors import HoldfastError
-from holdfast.http.problems import documented
-from holdfast.http.service import Service
+from holdfast.http.problems import RETRY_AFTER_S, documented
+from holdfast.http.service import Service, in_time
 from holdfast.http.shapes import Health, Readiness
 
 CHECK_S = 2.0
@@ -36,7 +36,7 @@ def health_routes(service: Service) -> APIRouter:
         checks = {"database": await _database(service), "draining": "yes" if service.is_leaving else "no"}
         is_ready = checks == {"database": "ok", "draining": "no"}
         shown = Readiness(ready=is_ready, checks=checks).model_dump()
-        return JSONResponse(shown, 200 if is_ready else 503)
+        return JSONResponse(shown) if is_ready else JSONResponse(shown, 503, {"Retry-After": str(RETRY_AFTER_S)})
 
     unready: dict[int | str, dict[str, Any]] = {503: {"model": Readiness, "description": "Not now."}}
     for path in ("/readyz", "/startupz", "/healthz"):
@@ -45,8 +45,8 @@ def health_routes(service: Service) -> APIRouter:
     @routes.get("/metrics", response_class=Response, responses=documented(503))
     async def metrics(request: Request) -> Response:
         """Prometheus' text, or OpenMetrics' for who accepts that."""
-        await service.open()
-        async with asyncio.timeout(service.limits.database_s):
+        async with in_time(service.limits.database_s):
+            await service.open()
             text, kind = await service.metrics.scrape(service.hf.journal, request.headers.get("accept", ""))
         return Response(text, media_type=kind)
 
@@ -58,10 +58,11 @@ async def _database(service: Service) -> str:
         async with asyncio.timeout(CHECK_S):
             await service.open()
             await service.hf.journal.store.now()
+    except TimeoutError:
+        # Before the others: it is one of them, and has no words of its own.
+        return "does not answer"
     except (HoldfastError, OSError) as error:
         return str(error)
-    except TimeoutError:
-        return "does not answer"
     return "ok"
 
 

@@ -18,6 +18,7 @@ from holdfast.http.browsers import clear_cookie, cookie, is_same_site, page, pri
 from holdfast.http.limits import Gate, Limits
 from holdfast.http.oauth import ReturnTo, answer_of
 from holdfast.http.problems import documented
+from holdfast.http.routing import DistantRoute
 
 SESSION, BINDING = "session", "login"
 LOGIN, CALLBACK, LOGOUT = "/api/login", "/api/login/callback", "/api/logout"
@@ -42,7 +43,7 @@ async def browser_user(request: Request, hf: Holdfast, site: Site | None = None)
 def login_routes(hf: Holdfast, *, site: Site | None = None, gate: Gate | None = None) -> APIRouter:
     """`/api/login`, its callback, and `/api/logout`. Raises at once where the environment does not allow it."""
     door = Door(hf, login_provider(), site or hf.office.site(), gate or Gate(Limits()))
-    router = APIRouter(tags=["login"])
+    router = APIRouter(route_class=DistantRoute, tags=["login"])
     told: dict[str, Any] = {"response_class": HTMLResponse}
     router.add_api_route(LOGIN, door.login, status_code=302, responses=_STARTED, **told)
     router.add_api_route(CALLBACK, door.callback, status_code=303, responses=_ENDED, **told)

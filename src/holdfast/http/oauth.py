@@ -19,6 +19,7 @@ from holdfast.http.browsers import cookie, is_same_site, page, private, set_cook
 from holdfast.http.callers import Caller
 from holdfast.http.limits import Gate, Limits
 from holdfast.http.problems import documented
+from holdfast.http.routing import DistantRoute
 
 COOKIE = "oauth"
 CANONICAL, ALIAS = "/api/oauth/{provider}", "/api/settings/{provider}/oauth"
@@ -48,7 +49,7 @@ def oauth_routes(hf: Holdfast, caller: Caller, *, site: Site | None = None, gate
     https address.
     """
     connecting = Connecting(hf, caller, site or hf.office.site(), gate or Gate(Limits()))
-    router = APIRouter(tags=["oauth"])
+    router = APIRouter(route_class=DistantRoute, tags=["oauth"])
     router.add_api_route(f"{CANONICAL}/start", connecting.ask, methods=["POST"], name="oauth_ask", responses=_REFUSED)
     told: dict[str, Any] = {"response_class": HTMLResponse}
     for name, place in (("oauth", CANONICAL), ("settings_oauth", ALIAS)):

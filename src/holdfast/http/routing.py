@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,8 +13,9 @@ from starlette.responses import Response
 from holdfast.errors import DatabaseError
 from holdfast.http.edge import TooLarge
 from holdfast.http.problems import Refused
-from holdfast.http.service import UNSAFE, Service
+from holdfast.http.service import UNSAFE, Service, in_time
 from holdfast.identity import check_name
+from holdfast.outbound.client import TIMEOUT_S
 from holdfast.protocol.values import DEPTH_MAX, clean, fingerprint
 from holdfast.runtime.kept_answers import Answer, Place, Turn
 
@@ -23,6 +23,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 KEPT_HEADERS = ("content-type", "location", "content-location")
 KEY = "idempotency-key"
 WAIT_MAX_S = 60
+DISTANT_S = 3 * TIMEOUT_S
+"""A provider may be asked who it is, for tokens, and for its keys."""
 
 
 class JsonRequest(Request):
@@ -41,15 +43,27 @@ class JsonRequest(Request):
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON of a body; `Refused` where it is none, or too deep to be read at all."""
+    """The JSON of a body; `Refused` where it is none, says something twice, or cannot be read at all."""
     try:
         # The plain reader: it takes what can be repaired, such as half of a surrogate pair.
-        return json.loads(body)
+        return json.loads(body, object_pairs_hook=_object)
     except RecursionError as error:
         text = f"the body is nested deeper than {DEPTH_MAX} levels; flatten it"
         raise Refused(text, status=422, code="invalid_value") from error
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise Refused(f"the body is no JSON: {error}", status=400, code="malformed") from error
+    except ValueError as error:
+        # JSON has no longest number. Python has, and so have we.
+        raise Refused("the body has a number that is too long to be read", status=422, code="invalid_value") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object that says each thing once: of two values another reader might take the other one."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise Refused(f"the body says {twice[:64]!r} twice in one object", status=422, code="invalid_value")
+    return found
 
 
 def service_of(request: Request) -> Service:
@@ -68,14 +82,8 @@ class Route(APIRoute):
         async def handle(request: Request) -> Response:
             given = JsonRequest(request.scope, request.receive)
             service = service_of(given)
-            try:
-                async with asyncio.timeout(self._patience_s(service, given)) as patience:
-                    return await self._answered(service, given, original)
-            except TimeoutError as error:
-                if not patience.expired():
-                    raise
-                text = "the database does not answer; what was asked for may or may not have been done"
-                raise DatabaseError(text, code="database_timeout") from error
+            async with in_time(self._patience_s(service, given)):
+                return await self._answered(service, given, original)
 
         return handle
 
@@ -98,6 +106,15 @@ class PatientRoute(Route):
 
     def _patience_s(self, service: Service, request: Request) -> float | None:
         return None
+
+
+class DistantRoute(Route):
+    """A route that asks others too, who have time limits of their own. What it answers belongs to one browser."""
+
+    keeps_answers = False
+
+    def _patience_s(self, service: Service, request: Request) -> float | None:
+        return service.limits.database_s + DISTANT_S
 
 
 class StreamRoute(PatientRoute):

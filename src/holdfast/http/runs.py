@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from holdfast.facade import Holdfast
 from holdfast.http.problems import Refused, documented
 from holdfast.http.routing import WAIT_MAX_S, PatientRoute, Route, chosen_id, command_key
-from holdfast.http.service import Service, existing, missing, place
+from holdfast.http.service import Service, existing, missing, next_page, place
 from holdfast.http.shapes import (
     Advanced,
     AdvanceRequest,
@@ -39,7 +39,7 @@ from holdfast.http.shapes import (
 )
 from holdfast.journal import Journal
 from holdfast.journal.conversation import input_text
-from holdfast.moments import from_us
+from holdfast.moments import from_us, to_us
 from holdfast.protocol.outcomes import UNSET
 from holdfast.protocol.views import WEB
 from holdfast.runtime import RunInfo
@@ -48,6 +48,7 @@ LANE = "session"
 """HTTP runs of one session go one after the other."""
 AT_REST = frozenset({"idle", "paused", "done", "failed", "cancelled"})
 POLL_S = 0.5
+LATEST_US = to_us(datetime.max.replace(tzinfo=UTC))
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
 ON_RUN = documented(400, 401, 404, 409, 410, 413, 422, 429, 503)
 
@@ -90,8 +91,7 @@ def _add_creation(routes: APIRouter, service: Service) -> None:
         page = await mine.list_runs(session_id, clog_id, states_of(statuses), max(1, min(limit, 100)), cursor)
         texts = await input_texts(mine.journal, [run.run_id for run in page.items])
         if page.next is not None:
-            url = request.url.include_query_params(cursor=page.next)
-            response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+            response.headers["Link"] = next_page(request, page.next)
         return RunList(runs=[run_view(run, texts[run.run_id]) for run in page.items], next=page.next)
 
 
@@ -251,6 +251,8 @@ def creation(body: RunRequest, key: str | None) -> dict[str, Any]:
     others = body.model_extra or {}
     if body.message is None and "input" not in body.model_fields_set:
         raise Refused("a run needs a message or an input", status=422, code="invalid_value")
+    if "input" in body.model_fields_set:
+        others = {**others, "input": body.input}
     value = body.input if body.message is None else {**others, "text": body.message}
     options: dict[str, Any] = {"queue": body.queue} if body.queue else {}
     return {
@@ -334,4 +336,7 @@ async def _shown(mine: Holdfast, run_id: str, found: object | None) -> Any:
 
 def _moment(text: str) -> int | datetime:
     """A revision, or an instant as everywhere."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else from_us(instant_of(text))
+    if text.isascii() and text.isdigit() and len(text) < 12:
+        return int(text)
+    # Nothing has happened before these years or after them.
+    return from_us(min(max(instant_of(text), 0), LATEST_US))

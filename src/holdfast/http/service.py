@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
-from holdfast.errors import Gone, NotFound
+from holdfast.errors import DatabaseError, Gone, NotFound
 from holdfast.facade import Holdfast
 from holdfast.http.callers import Caller
 from holdfast.http.limits import Gate, Limits
@@ -46,7 +46,8 @@ class Service:
         known: str | None = getattr(request.state, "user_id", None)
         if known is None:
             await self.open()
-            known = request.state.user_id = await self._caller(request)
+            async with in_time(self.limits.database_s):
+                known = request.state.user_id = await self._caller(request)
             if request.method in UNSAFE:
                 self.gate.command(known)
         return known
@@ -89,6 +90,19 @@ class Service:
             await self.close()
 
 
+@asynccontextmanager
+async def in_time(seconds: float | None) -> AsyncIterator[None]:
+    """A database that does not answer for so long is away, and said to be."""
+    try:
+        async with asyncio.timeout(seconds) as patience:
+            yield
+    except TimeoutError as error:
+        if not patience.expired():
+            raise
+        text = "the database does not answer; what was asked for may or may not have been done"
+        raise DatabaseError(text, code="database_timeout") from error
+
+
 async def existing(mine: Holdfast, run_id: str) -> RunInfo:
     """The run as its owner sees it; `Gone` if it was deleted or is too old, `NotFound` if it never was theirs."""
     found = await mine.get_run(run_id)
@@ -106,6 +120,12 @@ async def missing(mine: Holdfast, run_id: str) -> Gone | NotFound:
 def place(request: Request, path: str) -> str:
     """A path of this app as a browser must spell it, wherever the app is mounted."""
     return f"{request.scope.get('root_path', '').rstrip('/')}{path}"
+
+
+def next_page(request: Request, cursor: str) -> str:
+    """The `Link` to what follows in a list, asked for in the same words."""
+    url = request.url.include_query_params(cursor=cursor)
+    return f'<{url.path}?{url.query}>; rel="next"'
 
 
 def setting(name: str, default: str) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from holdfast.http.problems import documented
 from holdfast.http.routing import Route, chosen_id
 from holdfast.http.runs import ON_RUN, Key
-from holdfast.http.service import Service, place
+from holdfast.http.service import Service, next_page
 from holdfast.http.shapes import Cursor, Limit, Ok, PathId, SessionRequest, SessionState, SessionView, ms
 from holdfast.journal.conversation import Message
 from holdfast.protocol.values import canonical
@@ -31,7 +31,7 @@ def session_routes(service: Service) -> APIRouter:
         mine = await service.asking(request)
         page = await mine.sessions.list(max(1, min(limit, 100)), cursor)
         if page.next is not None:
-            response.headers["Link"] = f'<{place(request, "/api/sessions")}?cursor={page.next}>; rel="next"'
+            response.headers["Link"] = next_page(request, page.next)
         return [_view(each) for each in page.items]
 
     @routes.post(

@@ -15,6 +15,7 @@ from holdfast.errors import Conflict
 from holdfast.facade import Holdfast
 from holdfast.http.callers import Caller
 from holdfast.http.problems import documented
+from holdfast.http.routing import Route
 from holdfast.moments import to_us
 
 OPENAI = "openai"
@@ -64,7 +65,7 @@ class SettingsPatch(BaseModel):
 
 def settings_routes(hf: Holdfast, caller: Caller) -> APIRouter:
     """`GET` and `PATCH /api/settings` of whoever calls. A change on an `If-Match` that is old answers 412."""
-    router = APIRouter(tags=["settings"])
+    router = APIRouter(route_class=Route, tags=["settings"])
     told: dict[str, Any] = {"response_model": SettingsView, "response_model_exclude_none": True}
 
     async def view(response: Response, user_id: str) -> SettingsView:

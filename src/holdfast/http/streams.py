@@ -14,7 +14,7 @@ from holdfast.http.problems import documented
 from holdfast.http.readers import Reader
 from holdfast.http.routing import StreamRoute, stream_key
 from holdfast.http.runs import LANE, ON_RUN, Key, tell_where
-from holdfast.http.service import Service, missing
+from holdfast.http.service import Service, in_time, missing
 from holdfast.http.shapes import ChatRequest, PathId
 from holdfast.http.sse import EventStream
 from holdfast.runtime.following import Standing, standing
@@ -79,9 +79,10 @@ def stream_routes(service: Service) -> APIRouter:
         mine = await service.asking(request)
         value = {**(body.model_extra or {}), "text": body.message}
         told = {"session_id": session_id, "clog_id": body.clog_id, "mode": "single", "lane": LANE}
-        run = await mine.create_run(**told, input=value, key=stream_key(request))
         user_id = await service.user(request)
-        known = await standing(service.hf.journal, run.run_id, user_id)
+        async with in_time(service.limits.database_s):
+            run = await mine.create_run(**told, input=value, key=stream_key(request))
+            known = await standing(service.hf.journal, run.run_id, user_id)
         response = _stream_of(service, user_id, run.run_id, 0, known)
         tell_where(request, response, run.run_id)
         return response
