@@ -74,7 +74,7 @@ def test_it_is_openapi_3_1_and_names_every_route_of_the_contract(served: str) ->
     assert set(contract.split()) <= set(paths)
 
 
-@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_generated_requests_meet_no_accident(served: str, examples: int) -> None:
     schema = schemathesis.openapi.from_url(f"{served}/openapi.json")
     checks = [check for check in CHECKS.get_all() if check.__name__ in WANTED]

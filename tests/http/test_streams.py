@@ -8,6 +8,7 @@ import socket
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -257,6 +258,35 @@ async def test_closing_a_stream_cancels_nothing(serve: Serve, hf: Holdfast, work
     assert (ended.json()["status"], ended.json()["cancel_requested_at"]) == ("completed", None)
     tails = api.server._service.tails
     await until(lambda: not tails._tails)
+
+
+@pytest.mark.clause("W-52", "H-W5")
+async def test_a_stream_that_begins_while_it_is_asked_which_runs_are_gone_goes_on(
+    serve: Serve, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slowly(*told: Any) -> Any:
+        found = await stored.standings(*told)
+        asked.set()
+        await answer.wait()
+        return found
+
+    monkeypatch.setattr(tails_module, "standings", slowly)
+    api = await serve()
+    first, second = [await api.start(session_id=name, message="nobody works here") for name in ("s1", "s2")]
+    paths = [f"/api/runs/{run_id}/events" for run_id in (first, second)]
+    reading = [asyncio.create_task(read(api.client, paths[0]))]
+    await asyncio.wait_for(asked.wait(), 10)
+    reading.append(asyncio.create_task(read(api.client, paths[1])))
+    await until(lambda: api.server._service.tails.readers_of(second) == 1)
+
+    answer.set()
+    for run_id in (first, second):
+        await hf.cancel(run_id)
+    told = await asyncio.gather(*reading)
+
+    assert [types(each) for each in told] == [["run_queued", "cancel_requested", "done"]] * 2
 
 
 async def test_a_leaving_process_ends_its_streams_within_two_seconds(serve: Serve, hf: Holdfast) -> None:

@@ -185,9 +185,12 @@ class Tails:
         if now - self._gone_at < GONE_S or not self._tails:
             return
         self._gone_at = now
-        known = await standings(self._journal, list(self._tails))
-        for run_id in [run_id for run_id in self._tails if run_id not in known]:
-            self._end(run_id)
+        # Of those who come while we ask the answer knows nothing.
+        asked = list(self._tails)
+        known = await standings(self._journal, asked)
+        for run_id in asked:
+            if run_id not in known:
+                self._end(run_id)
 
     def _end(self, run_id: str) -> None:
         tail = self._tails.get(run_id)
