@@ -21,6 +21,17 @@ async def ended(hf: Holdfast, flow: Any, input: Any = None) -> Any:
     return await hf.result(run.run_id, timeout=5)
 
 
+async def test_a_flow_is_told_whose_tick_it_is(hf: Holdfast) -> None:
+    @hf.flow("f")
+    async def flow(ctx: FlowContext, given: Any) -> Any:
+        return [ctx.clog_id, ctx.run_id, ctx.session_id, ctx.tick_id, ctx.attempt, ctx.deliveries, ctx.signal]
+
+    run = await hf.start(flow, 1, session_id="s")
+    (result,) = (await hf.advance()).results
+
+    assert await hf.result(run.run_id) == ["f", run.run_id, "s", result.tick_id, 0, 1, None]
+
+
 async def test_a_step_is_called_once_however_often_the_body_runs(hf: Holdfast) -> None:
     calls: list[str] = []
 

@@ -79,8 +79,12 @@ class FlowContext:
         self.run_id = context.run_id
         self.session_id = context.session_id
         self.user_id = context.user_id
+        self.tick_id = context.tick_id
+        self.clog_id = context.clog_id
         self.parent = context.parent
         self.attempt = context.attempt
+        self.deliveries = context.deliveries
+        self.signal = context.signal
 
     @property
     def cancelled(self) -> bool:
