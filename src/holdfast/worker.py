@@ -36,6 +36,8 @@ NEWS_S = 1.0
 GIVE_UP_S = 5.0
 CROWD_FIRST_S = 0.002
 CROWD_DOUBLINGS = 6
+SETTLING_MAX = 3
+"""Ticks that wait for the disk alone, for each slot: enough to work on while the disk is waited for."""
 CLAIM_MIN = 4
 CLAIM_MAX = 100
 SUSPECT_AT = 4
@@ -186,7 +188,7 @@ class RunWorker:
     def _free(self) -> int:
         """How many ticks may begin. One whose handler has answered only waits for the disk: its slot is free, so that
         claiming goes on beside committing; but a slow disk must not gather claims without end."""
-        return min(self._concurrency - len(self._handling), 2 * self._concurrency - len(self._running))
+        return min(self._concurrency - len(self._handling), (1 + SETTLING_MAX) * self._concurrency - len(self._running))
 
     @property
     def about(self) -> dict[str, str]:
