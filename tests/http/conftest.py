@@ -17,7 +17,7 @@ from holdfast.http.server import Server
 from tests.http.clogs import register
 from tests.http.readers import Api
 
-LEASE_MS = 1_000
+LEASE_MS = 5_000
 
 Serve = Callable[..., Awaitable[Api]]
 

@@ -77,8 +77,9 @@ class _Recorded(FlowContext):
     def __init__(self, memory: Memory, state: RunState, flow: Flow) -> None:
         # Time is past every sleep: whether one was over is shown by what was recorded after it.
         tick: Any = SimpleNamespace(state=SimpleNamespace(at=LATER))
-        ids = {name: getattr(state, name) for name in ("run_id", "session_id", "user_id", "attempt")}
-        context: Any = SimpleNamespace(**ids, parent=None, cancelled=False)
+        names = ("run_id", "session_id", "user_id", "clog_id", "attempt", "deliveries")
+        told = {name: getattr(state, name) for name in names}
+        context: Any = SimpleNamespace(**told, tick_id="", signal=None, parent=None, cancelled=False)
         super().__init__(context, tick, memory, flow.retry)
         self._state = state
         self.beyond = ""
