@@ -15,7 +15,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.identity import hash_token
 from holdfast.store import ClaimRequest
-from holdfast.store.sqlite import _DUE, _LEVELS, _claim
+from holdfast.store.sqlite_claims import DUE as DUE_TEXT
+from holdfast.store.sqlite_claims import LEVELS, claim
 from tests.contract.test_postgres_specifics import claim_body, nodes
 
 MANY = 100_000
@@ -90,11 +91,9 @@ class TestSQLite:
 
     async def test_claims_find_their_rows_by_index(self, hf: Holdfast, database_url: str) -> None:
         with closing(sqlite3.connect(database_url)) as connection:
-            due = _DUE.format(clogs="AND w.clog_id IN ('chat')", passed="", sticky="")
+            due = DUE_TEXT.format(clogs="AND w.clog_id IN ('chat')", passed="", sticky="")
             values = {"queue": "default", "priority": 0, "now": NOW, "limit": 10}
-            plans = [
-                row[3] for sql in (_LEVELS, due) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)
-            ]
+            plans = [row[3] for sql in (LEVELS, due) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
         searches = [plan for plan in plans if plan.startswith("SEARCH")]
         assert searches[-2:] == [
@@ -136,7 +135,7 @@ class TestSQLite:
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
             connection.set_progress_handler(step, 1)
-            claimed = _claim(connection, REQUEST, NOW, 1)
+            claimed = claim(connection, REQUEST, NOW, 1)
             connection.set_progress_handler(None, 1)
             connection.execute("ROLLBACK")
         return Cost(len(claimed), steps, 0)

@@ -16,10 +16,11 @@ from holdfast import ambient
 from holdfast.errors import DatabaseError
 from holdfast.store import migrate, recorder, slices
 from holdfast.store.database import LockedPlan, OnHint, RecordPlan
+from holdfast.store.sqlite_claims import claim, heartbeat
 from holdfast.store.sqlite_files import Turnstile, check_place
 from holdfast.store.sqlite_limits import LimitedConnection, unlimited
+from holdfast.store.sqlite_members import append, write_members
 from holdfast.store.sqlite_writer import Writer, mapped
-from holdfast.store.tables import INDEXES, RUN_FIXED, RUN_MOVING, RUNS, Table, moment
 from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import (
     Append,
@@ -29,11 +30,9 @@ from holdfast.store.types import (
     Change,
     Claimed,
     ClaimRequest,
-    Entry,
     FactKey,
     Mark,
     Member,
-    NewEntry,
     Row,
     Slice,
     SliceRequest,
@@ -203,9 +202,7 @@ class SQLite:
         return await self._read(job)
 
     async def write(self, members: Sequence[Member], commit_id: int, news: Sequence[str] = ()) -> list[Written]:
-        return await self._write(
-            lambda connection, now: [_write_member(connection, member, now, commit_id) for member in members]
-        )
+        return await self._write(lambda connection, now: write_members(connection, members, now, commit_id))
 
     async def write_locked(self, request: SliceRequest, plan: LockedPlan, commit_id: int) -> int | None:
         def job(connection: sqlite3.Connection, now: int) -> int | None:
@@ -214,7 +211,7 @@ class SQLite:
             member = plan(seen, at)
             if member is None or not _is_let_in(connection, member.guard):
                 return None
-            written = _write_member(connection, member, at, commit_id)
+            (written,) = write_members(connection, [member], at, commit_id)
             for sql, params in member.statements if written.at is not None else ():
                 connection.execute(sql, _numbered(params))
             return written.at
@@ -222,9 +219,7 @@ class SQLite:
         return await self._write(job)
 
     async def append(self, appends: Sequence[Append], commit_id: int) -> list[Written]:
-        return await self._write(
-            lambda connection, now: [_append(connection, append, now, commit_id) for append in appends]
-        )
+        return await self._write(lambda connection, now: append(connection, appends, now, commit_id))
 
     async def record(self, keys: Sequence[FactKey], plan: RecordPlan, commit_id: int) -> None:
         def job(connection: sqlite3.Connection, now: int) -> None:
@@ -245,11 +240,11 @@ class SQLite:
         return await self._read(job)
 
     async def claim(self, request: ClaimRequest, commit_id: int) -> list[Claimed]:
-        return await self._write(lambda connection, now: _claim(connection, request, now, commit_id))
+        return await self._write(lambda connection, now: claim(connection, request, now, commit_id))
 
     async def heartbeat(self, beats: Sequence[Beat], lease_us: int, commit_id: int) -> list[Beaten]:
         def job(connection: sqlite3.Connection, now: int) -> list[Beaten]:
-            answers = (_heartbeat(connection, beat, lease_us, now, commit_id) for beat in beats)
+            answers = (heartbeat(connection, beat, lease_us, now, commit_id) for beat in beats)
             return [answer for answer in answers if answer]
 
         return await self._write(job)
@@ -402,265 +397,3 @@ def _read_slice(connection: sqlite3.Connection, request: SliceRequest, now: int)
 
 def _is_let_in(connection: sqlite3.Connection, guard: Statement | None) -> bool:
     return guard is None or connection.execute(guard[0].format(s=""), _numbered(guard[1])).rowcount > 0
-
-
-def _insert(table: Table) -> str:
-    names = ", ".join(table.names)
-    marks = ", ".join("?" for _ in table.names)
-    return f"INSERT INTO {table.name} ({names}) VALUES ({marks})"
-
-
-def _upsert(table: Table) -> str:
-    if table.insert_only:
-        return _insert(table)
-    updates = ", ".join(f"{name} = excluded.{name}" for name in table.values)
-    return f"{_insert(table)} ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {updates}"
-
-
-def _delete(table: Table) -> str:
-    return f"DELETE FROM {table.name} WHERE {' AND '.join(f'{name} = ?' for name in table.key)}"
-
-
-def _resolver(names: Sequence[str], moments: frozenset[str]) -> Callable[[Row, int], Row]:
-    places = frozenset(place for place, name in enumerate(names) if name in moments)
-
-    def resolve(row: Row, at: int) -> Row:
-        resolved = list(row)
-        for place in places:
-            resolved[place] = moment(row[place], at)
-        return tuple(resolved)
-
-    return resolve if places else lambda row, at: row
-
-
-_UPSERTS = {name: _upsert(table) for name, table in INDEXES.items()}
-_DELETES = {name: _delete(table) for name, table in INDEXES.items()}
-_RESOLVERS = {name: _resolver(table.names, table.moments) for name, table in INDEXES.items()}
-_RUN_INSERT = _insert(RUNS)
-_RUN_UPDATE = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in RUN_MOVING)} WHERE run_id = ?"
-_RESOLVE_FIXED = _resolver(tuple(RUN_FIXED), RUNS.moments)
-_RESOLVE_MOVING = _resolver(tuple(RUN_MOVING), RUNS.moments)
-_SESSION = "INSERT INTO sessions (session_id, user_id, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-_FENCED = """
-    SELECT 1 FROM work
-    WHERE run_id = ? AND key = ? AND claim_id = ? AND claim_token_hash = ? AND lease_until > ?
-"""
-_ENTRY = "INSERT INTO journal (thread, rev, kind, data, at, digest, commit_id) VALUES (?, ?, ?, ?, ?, ?, ?)"
-
-
-def _write_member(connection: sqlite3.Connection, member: Member, now: int, commit_id: int) -> Written:
-    """Accept the member whole or refuse it whole: its revision and its fences are judged here, under the one writer."""
-    head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (member.run_id,)).fetchone()
-    rev = head["rev"] if head else 0
-    if rev != member.expected_rev:
-        if member.created is not None:
-            # As where rows are inserted unseen: an id that someone took meanwhile fails the batch.
-            raise sqlite3.IntegrityError(f"run {member.run_id} exists")
-        return Written(None, rev)
-    at = max(now, head["at"]) if head else now
-    for fence in member.fences:
-        if not connection.execute(_FENCED, (member.run_id, *fence, at)).fetchone():
-            return Written(None, rev)
-    moving = _RESOLVE_MOVING(member.run, at)
-    if member.created is not None:
-        fixed = _RESOLVE_FIXED(member.created, at)
-        connection.execute(_SESSION, (fixed[1], fixed[2], at))
-        connection.execute(_RUN_INSERT, (*fixed, *moving))
-    elif member.gone:
-        connection.execute("DELETE FROM runs WHERE run_id = ?", (member.run_id,))
-    else:
-        connection.execute(_RUN_UPDATE, (*moving, member.run_id))
-    for name, keys in member.changes.drops.items():
-        connection.executemany(_DELETES[name], keys)
-    for name, rows in member.changes.puts.items():
-        connection.executemany(_UPSERTS[name], [_RESOLVERS[name](row, at) for row in rows])
-    _write_entries(connection, member.thread, member.entries, rev, at, commit_id)
-    return Written(at, rev)
-
-
-def _write_entries(
-    connection: sqlite3.Connection, thread: str, entries: list[NewEntry], rev: int, at: int, commit_id: int
-) -> None:
-    connection.executemany(
-        _ENTRY,
-        [
-            (thread, rev + offset, entry.kind, entry.data, at, entry.digest, commit_id)
-            for offset, entry in enumerate(entries, start=1)
-        ],
-    )
-
-
-def _append(connection: sqlite3.Connection, append: Append, now: int, commit_id: int) -> Written:
-    head = connection.execute("SELECT rev, at FROM threads WHERE thread = ?", (append.thread,)).fetchone()
-    rev = head["rev"] if head else 0
-    if append.expected_rev != rev:
-        return Written(None, rev)
-    at = max(now, head["at"]) if head else now
-    connection.execute(
-        """
-        INSERT INTO threads (thread, rev, at) VALUES (?, ?, ?)
-        ON CONFLICT (thread) DO UPDATE SET rev = excluded.rev, at = excluded.at
-        """,
-        (append.thread, rev + len(append.entries), at),
-    )
-    _write_entries(connection, append.thread, append.entries, rev, at, commit_id)
-    return Written(at, rev)
-
-
-_LEVELS = """
-    WITH RECURSIVE levels (priority) AS (
-        SELECT max(priority) FROM work WHERE queue = :queue
-        UNION ALL
-        SELECT (SELECT max(priority) FROM work WHERE queue = :queue AND priority < levels.priority)
-        FROM levels
-        WHERE levels.priority IS NOT NULL
-    )
-    SELECT priority FROM levels WHERE priority IS NOT NULL
-"""
-_DUE = """
-    SELECT w.run_id, w.key, w.claim_id, w.attempt
-    FROM work w
-    JOIN runs r ON r.run_id = w.run_id
-    WHERE w.queue = :queue
-      AND w.priority = :priority
-      AND w.due_at <= :now
-      AND r.status IN ('pending', 'waiting', 'active')
-      {clogs}
-      {passed}
-      {sticky}
-    ORDER BY w.due_at
-    LIMIT :limit
-"""
-# Another's session is never taken, one's own in its pass, and what is nobody's in the second.
-_STICKY = """
-      AND coalesce(
-          (
-              SELECT k.owner_id = :owner AND (w.due_at <= :reach) = :own
-              FROM sticky_sessions k
-              WHERE k.session_id = r.session_id AND k.expires_at > :instant
-          ),
-          NOT :own
-      )
-"""
-# Own sessions come first among the oldest thousand, so that a long queue is not searched to its end.
-_REACH = "SELECT due_at FROM work WHERE queue = :queue AND priority = :priority ORDER BY due_at LIMIT 1 OFFSET 999"
-
-
-_FIRST_ENTRY = (
-    "SELECT position, thread, rev, kind, data, at, digest, commit_id FROM journal WHERE thread = ? AND rev = 1"
-)
-
-
-def _claim(connection: sqlite3.Connection, request: ClaimRequest, now: int, commit_id: int) -> list[Claimed]:
-    """Take what is due, highest priority first, oldest first within one; leases that ran out are only named."""
-    tickets = list(zip(request.claim_ids, request.claim_token_hashes, strict=True))[::-1]
-    answer: list[Claimed] = []
-    for item in _due(connection, request, now):
-        if item["claim_id"] is not None:
-            answer.append(Claimed(item["run_id"], item["key"], None, now))
-            continue
-        claim_id, claim_token_hash = tickets.pop()
-        answer.append(_take(connection, request, item, (claim_id, claim_token_hash), now, commit_id))
-    return answer
-
-
-def _due(connection: sqlite3.Connection, request: ClaimRequest, now: int) -> list[sqlite3.Row]:
-    levels = [
-        (-row["priority"], place, queue)
-        for queue in request.queues or ()
-        for row in connection.execute(_LEVELS, {"queue": queue})
-        for place in range(2 if request.sticky else 1)
-    ]
-    clogs = request.clogs
-    known = {f"clog{i}": clog for i, clog in enumerate(clogs or ())}
-    condition = "" if clogs is None else f"AND w.clog_id IN ({', '.join(f':{name}' for name in known)})"
-    passed = {f"passed{i}": run_id for i, run_id in enumerate(request.passed)}
-    others = f"AND w.run_id NOT IN ({', '.join(f':{name}' for name in passed)})" if passed else ""
-    sql = _DUE.format(clogs=condition, passed=others, sticky=_STICKY if request.sticky else "")
-    due_by = now if request.due_by is None else min(now, request.due_by)
-    found: list[sqlite3.Row] = []
-    for negative, place, queue in sorted(levels):
-        left = len(request.claim_ids) - len(found)
-        if left <= 0:
-            break
-        params: dict[str, Any] = {
-            "queue": queue,
-            "priority": -negative,
-            "now": due_by,
-            "limit": left,
-            **known,
-            **passed,
-        }
-        if request.sticky:
-            params |= _preferring(connection, params, own=place == 0, owner_id=request.owner_id, instant=now)
-        found += connection.execute(sql, params).fetchall()
-    return found
-
-
-def _preferring(
-    connection: sqlite3.Connection, level: dict[str, Any], *, own: bool, owner_id: str, instant: int
-) -> dict[str, Any]:
-    """What one pass over a level is told, of a worker that keeps to its sessions: its own first, then nobody's."""
-    reach = connection.execute(_REACH, {name: level[name] for name in ("queue", "priority")}).fetchone()
-    told = {"own": own, "owner": owner_id, "instant": instant, "reach": reach["due_at"] if reach else (1 << 63) - 1}
-    return {**told, "now": min(level["now"], told["reach"])} if own else told
-
-
-def _take(
-    connection: sqlite3.Connection,
-    request: ClaimRequest,
-    item: sqlite3.Row,
-    ticket: tuple[str, str],
-    now: int,
-    commit_id: int,
-) -> Claimed:
-    run_id, key = item["run_id"], item["key"]
-    claim_id, claim_token_hash = ticket
-    head = connection.execute("SELECT rev, at FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-    at: int = max(now, head["at"])
-    rev = head["rev"] + 1
-    connection.execute(
-        """
-        UPDATE work
-        SET owner_id = ?, claim_id = ?, claim_token_hash = ?, lease_until = ?, waiting = 0, deliveries = deliveries + 1
-        WHERE run_id = ? AND key = ?
-        """,
-        (request.owner_id, claim_id, claim_token_hash, at + request.lease_us, run_id, key),
-    )
-    is_root = key == ""
-    connection.execute(
-        """
-        UPDATE runs
-        SET status = 'active', rev = ?, at = ?, started_at = coalesce(started_at, ?), deliveries = deliveries + ?,
-            wake_at = CASE WHEN ? THEN NULL ELSE wake_at END
-        WHERE run_id = ?
-        """,
-        (rev, at, at, int(is_root), is_root, run_id),
-    )
-    connection.execute(
-        "INSERT INTO ticks (tick_id, run_id, key, claimed_rev, started_at) VALUES (?, ?, ?, ?, ?)",
-        (claim_id, run_id, key, rev, at),
-    )
-    entry = request.entry(key, item["attempt"], claim_id, claim_token_hash)
-    _write_entries(connection, f"run:{run_id}", [entry], rev - 1, at, commit_id)
-    # Of a run that has just begun, the one entry before this claim tells everything.
-    first = connection.execute(_FIRST_ENTRY, (f"run:{run_id}",)).fetchone() if rev == 2 else None
-    return Claimed(run_id, key, claim_id, at, Entry(*first) if first else None)
-
-
-def _heartbeat(connection: sqlite3.Connection, beat: Beat, lease_us: int, now: int, commit_id: int) -> Beaten | None:
-    head = connection.execute(
-        "SELECT rev, at, status, cancel_requested_at FROM runs WHERE run_id = ?", (beat.run_id,)
-    ).fetchone()
-    if head is None:
-        return None
-    at, rev = max(now, head["at"]), head["rev"] + 1
-    if not connection.execute(_FENCED, (*beat, at)).fetchone():
-        return None
-    lease_until = at + lease_us
-    connection.execute(
-        "UPDATE work SET lease_until = ? WHERE run_id = ? AND key = ?", (lease_until, beat.run_id, beat.key)
-    )
-    connection.execute("UPDATE runs SET rev = ?, at = ? WHERE run_id = ?", (rev, at, beat.run_id))
-    _write_entries(connection, f"run:{beat.run_id}", [beat.entry(lease_us)], rev - 1, at, commit_id)
-    return Beaten(beat.claim_id, lease_until, rev, head["cancel_requested_at"])
