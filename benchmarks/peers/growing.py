@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import asyncpg
 
@@ -34,9 +35,27 @@ async def _copy(
     """
     columns = [row[0] for row in await connection.fetch(sql, table) if row[0] not in made_anew]
     copied = ", ".join(_renamed(column) if column in ids else column for column in columns)
-    await connection.execute(
-        f"INSERT INTO {table} ({', '.join(columns)}) SELECT {copied} FROM {table}, generate_series(1, {times}) k"
-    )
+    async with _packed(connection, table):
+        await connection.execute(
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {copied} FROM {table}, generate_series(1, {times}) k"
+        )
+
+
+@asynccontextmanager
+async def _packed(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
+    """Rows that are over have used the room that was left for their changes. Copied with that room, they would lie on
+    pages with gaps that no table has which grew row by row, and the next new row would go into the oldest of them."""
+    sql = """
+        SELECT option_value FROM pg_class, pg_options_to_table(reloptions)
+        WHERE pg_class.oid = $1::regclass AND option_name = 'fillfactor'
+    """
+    room = await connection.fetchval(sql, table)
+    if room is None:
+        yield
+        return
+    await connection.execute(f"ALTER TABLE {table} SET (fillfactor = 100)")
+    yield
+    await connection.execute(f"ALTER TABLE {table} SET (fillfactor = {room})")
 
 
 def _renamed(column: str) -> str:
