@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from holdfast.handlers.spans import attempt
 from holdfast.handlers.threads import in_thread, is_async
 from holdfast.handlers.ticks import check_begun
 from holdfast.handlers.tools import Asked
-from holdfast.identity import check_id, check_name, child_id, hash_token, new_id
+from holdfast.identity import check_id, check_name, child_id, new_id
 from holdfast.journal import Executed
 from holdfast.logs import subject
 from holdfast.protocol import commands, facts
@@ -75,15 +76,15 @@ class Executor:
         lease_us: int,
         since: float,
         every_s: float | None = None,
-        on_handled: Callable[[], None] | None = None,
+        on_handled: Callable[[str], None] | None = None,
     ) -> TickResult | None:
         """Run the tick to its end; None if its lease was lost. Cancelled from outside, it gives its claim back.
 
-        `on_handled` is called once the handler has answered and only the disk is waited for. Who asks for it promises
-        to cancel nothing from then on.
+        `on_handled` is told the claim's id once the handler has answered and only the disk is waited for. Who asks for
+        it promises to cancel nothing from then on.
         """
         claim = taken.claim
-        beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, hash_token(claim.token))
+        beat = Beat(claim.run_id, claim.runnable_key, claim.claim_id, _token_hash(taken))
         hold = Hold(beat, lease_us, since, every_s=every_s)
         tick = ClaimedTick(self._runs.journal, taken.state, hold, _signal(taken), self._runs.audit)
         self._pulse.keep(hold)
@@ -108,6 +109,7 @@ class Executor:
             self._pulse.drop(hold)
             # A thread cannot be stopped: one that outlives its tick is told at its next call.
             hold.lost = True
+            hold.holder = None
             tick.close()
             subject.set(around)
 
@@ -134,12 +136,12 @@ class Executor:
         await tick.settle(clog_id, method, None)
         return result
 
-    async def _advance(self, taken: Taken, tick: ClaimedTick, on_handled: Callable[[], None] | None) -> TickResult:
+    async def _advance(self, taken: Taken, tick: ClaimedTick, on_handled: Callable[[str], None] | None) -> TickResult:
         outcome, raised = await self._handle(taken, tick)
         settling = self._settle(tick, outcome, keep_staged=not raised)
         if on_handled is None:
             return await to_its_end(settling)
-        on_handled()
+        on_handled(taken.claim.claim_id)
         return await settling
 
     async def _handle(self, taken: Taken, tick: ClaimedTick) -> tuple[Outcome, bool]:
@@ -154,9 +156,9 @@ class Executor:
         context = self._context(tick, taken.state.clog_id)
         tick.hold.check()
         work = asyncio.create_task(_invoke(handler, taken.claim.input, context))
-        tick.hold.on_change = lambda: _interrupt(tick.hold, work)
+        tick.hold.holder = work
         # What became known before anybody was told is not told again.
-        tick.hold.on_change()
+        tick.hold.interrupt()
         await _ended(work)
         try:
             return _outcome(work.result()), False
@@ -280,6 +282,12 @@ def _due_in_s(executed: Executed) -> float | None:
     return (root.visible_at - executed.at) / 1e6
 
 
+def _token_hash(taken: Taken) -> str:
+    held = taken.state.work[taken.claim.runnable_key].claim
+    assert held is not None
+    return held.claim_token_hash
+
+
 def _signal(taken: Taken) -> ReceivedSignal | None:
     """The signal that brought the input, if one did."""
     fact, seq = taken.fact, taken.state.work[taken.claim.runnable_key].input_rev
@@ -288,15 +296,10 @@ def _signal(taken: Taken) -> ReceivedSignal | None:
     return ReceivedSignal(seq=seq, name=fact.name, has_input=fact.has_input, key=fact.key)
 
 
-def _interrupt(hold: Hold, work: asyncio.Future[Any]) -> None:
-    if hold.lost or hold.cancel_requested:
-        work.cancel()
-
-
 async def _ended(work: asyncio.Task[Any]) -> None:
     """Wait for a handler. Cancelled, it is cancelled too; an outcome that it still returns in its grace counts."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    work.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
+    work.add_done_callback(partial(_tell, ended))
     try:
         # Not `await work`: a handler that holds out against its end must not hold up ours.
         await ended
@@ -309,6 +312,11 @@ async def _ended(work: asyncio.Task[Any]) -> None:
             work.add_done_callback(lambda late: late.cancelled() or late.exception())
         if not work.done() or work.cancelled() or work.exception() is not None:
             raise
+
+
+def _tell(ended: asyncio.Future[None], work: asyncio.Future[Any]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 async def to_its_end(settling: Coroutine[Any, Any, T]) -> T:

@@ -260,7 +260,7 @@ class RunWorker:
         # what is known there is none of its business.
         task = asyncio.create_task(running, context=self._context.copy())
         self._running[task] = claim_id
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended, context=self._context)
 
     async def _run_new(
         self, run_id: str, claim_id: str, taking: Coroutine[Any, Any, Taken | None], since: float
@@ -308,7 +308,7 @@ class RunWorker:
         claim_id = taken.claim.claim_id
         try:
             result = await self._executor.run(
-                taken, lease_us=self._lease_ms * 1_000, since=since, on_handled=lambda: self._handled(claim_id)
+                taken, lease_us=self._lease_ms * 1_000, since=since, on_handled=self._handled
             )
         except asyncio.CancelledError:
             return

@@ -222,6 +222,8 @@ async def test_a_new_run_knows_nothing_of_whoever_creates_it(hf: Holdfast) -> No
         async def tool(args: Any) -> str:
             mine.set("the creator's")
             request_id.set("the creator's")
+            # It looks again from time to time, and takes nothing new meanwhile.
+            await sated(worker)
             run = await hf.create_run(session_id="s", clog_id="speak", input=1)
             await hf.result(run.run_id, timeout=10)
             return run.run_id

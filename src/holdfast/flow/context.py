@@ -282,7 +282,7 @@ class FlowContext:
         said: Seqs = []
         with _speaking(said):
             seq = await self._context.emit(type, data)
-        await self._tick.speech.conclude(said)
+        await self._tick.conclude(said)
         await self._record(name, number, result=seq, said=tuple(said))
         return seq
 
@@ -395,15 +395,14 @@ class FlowContext:
             await self._record(name, number, status="begun", irreversible=True)
         scope = _Scope(f"{name}#{number}")
         try:
-            with _inside(scope):
-                async with asyncio.timeout(timeout):
-                    result = await work()
+            with _Inside(scope):
+                result = await (work() if timeout is None else _timed(work, timeout))
         except LeaseLost:
             raise
         except Exception as error:
-            await self._tick.speech.conclude(scope.said)
+            await self._tick.conclude(scope.said)
             return await self._failed(name, number, attempt + 1, retry, error, irreversible=irreversible)
-        await self._tick.speech.conclude(scope.said)
+        await self._tick.conclude(scope.said)
         told = {"attempt": attempt, "said": tuple(scope.said), "irreversible": irreversible}
         try:
             value, repaired = clean(result)
@@ -535,15 +534,21 @@ class FlowContext:
         return Suspended()
 
 
-@contextmanager
-def _inside(scope: _Scope) -> Iterator[None]:
+class _Inside:
     """What happens here belongs to this step."""
-    token = _scope.set(scope)
-    try:
-        with _speaking(scope.said):
-            yield
-    finally:
-        _scope.reset(token)
+
+    __slots__ = ("_scope", "_tokens")
+
+    def __init__(self, scope: _Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._tokens = _scope.set(self._scope), speaker.set(self._scope.said)
+
+    def __exit__(self, *_: object) -> None:
+        scope, spoke = self._tokens
+        speaker.reset(spoke)
+        _scope.reset(scope)
 
 
 @contextmanager
@@ -553,6 +558,11 @@ def _speaking(said: Seqs) -> Iterator[None]:
         yield
     finally:
         speaker.reset(token)
+
+
+async def _timed(work: Callable[[], Awaitable[Any]], timeout: float) -> Any:
+    async with asyncio.timeout(timeout):
+        return await work()
 
 
 class _Stopped:

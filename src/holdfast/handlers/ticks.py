@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from immutables import Map
 
 from holdfast.audit import Audit
 from holdfast.errors import Conflict, InvalidValue, NotFound, StorageError
-from holdfast.handlers.speech import Said, Speech, speaker
+from holdfast.handlers.speech import Said, Seqs, Speech, speaker
 from holdfast.handlers.tools import Function, Tools
 from holdfast.identity import check_name, new_id
 from holdfast.journal import Executed, Journal
@@ -56,31 +55,43 @@ class Tick:
         self.parent: Parent | None = None
         self._outbox: list[OutboxRow] = []
         self._children: dict[str, tuple[ChildStart, RunInfo]] = {}
+        # Made when they are first used: many ticks only answer.
+        self._speech: Speech | None = None
+        self._storage: TickStorage | None = None
 
-    # Made when they are first used: many ticks only answer.
-
-    @cached_property
+    @property
     def speech(self) -> Speech:
-        return Speech(self._say, self.tick_id)
+        if self._speech is None:
+            self._speech = Speech(self._say, self.tick_id)
+        return self._speech
 
-    @cached_property
+    @property
     def storage(self) -> TickStorage:
-        return TickStorage(
-            self.journal,
-            run_id=self.state.run_id,
-            session_id=self.state.session_id,
-            user_id=self.state.user_id,
-            tick_id=self.tick_id,
-            spent=self.state.ticks[self.tick_id].spent,
-        )
+        if self._storage is None:
+            self._storage = TickStorage(
+                self.journal,
+                run_id=self.state.run_id,
+                session_id=self.state.session_id,
+                user_id=self.state.user_id,
+                tick_id=self.tick_id,
+                spent=self.state.ticks[self.tick_id].spent,
+            )
+        return self._storage
+
+    async def conclude(self, said: Seqs) -> None:
+        """This speaker has ended; what they said is on disk."""
+        if self._speech is not None:
+            await self._speech.conclude(said)
 
     async def last_words(self) -> Sequence[Said]:
-        return await self.speech.last_words() if "speech" in self.__dict__ else ()
+        return () if self._speech is None else await self._speech.last_words()
 
     def close(self) -> None:
         """Say nothing more."""
-        if "speech" in self.__dict__:
-            self.speech.close()
+        if self._speech is not None:
+            self._speech.close()
+            # They know each other: apart, neither waits for the collector.
+            self._speech = None
 
     @property
     def cancelled(self) -> bool:
@@ -90,7 +101,7 @@ class Tick:
         """Raise `LeaseLost` once no effect of this tick may start any more."""
 
     def staged(self) -> Staged:
-        stored = self.storage if "storage" in self.__dict__ else None
+        stored = self._storage
         if stored is None and not self._outbox and not self._children:
             return NOTHING
         return Staged(
@@ -179,6 +190,7 @@ class ClaimedTick(Tick):
         self.hold = hold
         self._audit = audit
         self.signal = signal
+        self._tools: Tools | None = None
         work = state.work[hold.beat.key]
         self.attempt, self.deliveries = work.attempt, work.deliveries
         # What the last commit of this tick left behind spares the next one its read.
@@ -199,9 +211,11 @@ class ClaimedTick(Tick):
         """Has the run never been worked on? Then there is nothing to remember."""
         return self.state.ticks[self.tick_id].claimed_rev == 2
 
-    @cached_property
+    @property
     def tools(self) -> Tools:
-        return Tools(self, self._audit, self.key)
+        if self._tools is None:
+            self._tools = Tools(self, self._audit, self.key)
+        return self._tools
 
     @property
     def cancelled(self) -> bool:
@@ -231,7 +245,7 @@ class ClaimedTick(Tick):
         )
         # Rows of storage, a workflow's steps, what a flow waits for, and the slots that an outcome closes are judged
         # with the commit, so they must be read for it.
-        uses_tools = "tools" in self.__dict__ and self.tools.are_used
+        uses_tools = self._tools is not None and self._tools.are_used
         is_alone = self.key == ROOT and not (staged.storage or self.awaits or self.plan or uses_tools)
         known = self._known if is_alone else None
         # A wait or a retry still has to show that its times and words can be kept.
@@ -348,6 +362,8 @@ class BegunTick(Tick):
 
 def _events(said: Sequence[Said]) -> dict[str, Any]:
     """What a command knows of events: which ones, and which of them had to be repaired."""
+    if not said:
+        return {}
     return {
         "events": tuple((event.type, event.data) for event in said),
         "repairs": tuple(place for place, event in enumerate(said) if event.repaired),

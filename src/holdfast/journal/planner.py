@@ -72,12 +72,7 @@ class RunPlanner:
 
 def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -> Member:
     """The run's share of a commit: every plan's entries, and the rows that all of them together changed."""
-    changed = rows.changes(before, after)
-    for plan in plans:
-        for name, extra in plan.changes.puts.items():
-            changed.puts.setdefault(name, []).extend(extra)
-        for name, extra in plan.changes.drops.items():
-            changed.drops.setdefault(name, []).extend(extra)
+    whole = plans[0] if len(plans) == 1 else _together(plans)
     return Member(
         gone=after.deleted,
         plain=before.exists and rows.is_plain(before, after),
@@ -86,12 +81,34 @@ def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -
         run=rows.moving_row(after),
         # Created and deleted in one commit: there never is a row.
         created=None if before.exists or after.deleted else rows.fixed_row(after),
+        entries=whole.entries,
+        changes=_with(rows.changes(before, after), whole.changes),
+        fences=whole.fences,
+        statements=whole.statements,
+        guard=whole.guard,
+    )
+
+
+def _together(plans: Sequence[Plan[RunState]]) -> Plan[RunState]:
+    changed = Changes(puts={}, drops={})
+    for plan in plans:
+        _with(changed, plan.changes)
+    return Plan(
+        after=plans[-1].after,
         entries=[entry for plan in plans for entry in plan.entries],
-        changes=changed,
         fences=list(dict.fromkeys(fence for plan in plans for fence in plan.fences)),
+        changes=changed,
         statements=[statement for plan in plans for statement in plan.statements],
         guard=next((plan.guard for plan in plans if plan.guard is not None), None),
     )
+
+
+def _with(changed: Changes, more: Changes) -> Changes:
+    for name, extra in more.puts.items():
+        changed.puts.setdefault(name, []).extend(extra)
+    for name, extra in more.drops.items():
+        changed.drops.setdefault(name, []).extend(extra)
+    return changed
 
 
 def request_for(run_id: str, command: Command) -> SliceRequest:

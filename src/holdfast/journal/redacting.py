@@ -18,6 +18,14 @@ from holdfast.redaction import Redaction
 def redacted(command: Command, redaction: Redaction, *, max_bytes: int) -> Command:
     """The command without secrets where people would see them. What is too large to be kept is left for its refusal."""
     match command:
+        case commands.Settle():
+            outcome, staged = _outcome(command.outcome, redaction), _staged(command.staged, redaction)
+            same = outcome is command.outcome and staged is command.staged
+            return command if same else replace(command, outcome=outcome, staged=staged)
+        case commands.RecordStep() | commands.CallEndpoint():
+            staged, error = _staged(command.staged, redaction), _error(command.error, redaction)
+            same = staged is command.staged and error is command.error
+            return command if same else replace(command, staged=staged, error=error)
         case commands.Create() if command.fact.metadata:
             if len(canonical(command.fact.metadata)) > max_bytes:
                 return command
@@ -27,14 +35,6 @@ def redacted(command: Command, redaction: Redaction, *, max_bytes: int) -> Comma
             if len(canonical(command.metadata)) > max_bytes:
                 return command
             return replace(command, metadata=redaction.masked(command.metadata))
-        case commands.Settle():
-            outcome, staged = _outcome(command.outcome, redaction), _staged(command.staged, redaction)
-            same = outcome is command.outcome and staged is command.staged
-            return command if same else replace(command, outcome=outcome, staged=staged)
-        case commands.RecordStep() | commands.CallEndpoint():
-            staged, error = _staged(command.staged, redaction), _error(command.error, redaction)
-            same = staged is command.staged and error is command.error
-            return command if same else replace(command, staged=staged, error=error)
         case commands.Cancel() if command.reason:
             return replace(command, reason=redaction.hidden(command.reason))
         case commands.Resolve() if command.comment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
@@ -169,8 +170,7 @@ def changes(before: RunState, after: RunState) -> Changes:
     if after.deleted:
         # The run's row goes, and everything that hangs on it.
         return Changes(puts={"tombstones": [_tombstone_row(after)]}, drops={})
-    for name in _COLLECTIONS:
-        old, new = getattr(before, name), getattr(after, name)
+    for name, old, new in zip(_COLLECTIONS, _collections(before), _collections(after), strict=True):
         if old is new:
             continue
         _, make = _TABLES[name]
@@ -184,12 +184,19 @@ def changes(before: RunState, after: RunState) -> Changes:
     _change_storage(before, after, found)
     _change_steps(before, after, found)
     _change_ticket(before, after, found)
+    _change_keys(before, after, found)
+    return found
+
+
+def _change_keys(before: RunState, after: RunState, found: Changes) -> None:
+    is_new = after.created_key is not None and not before.exists
+    if before.keys is after.keys and not is_new:
+        return
     keys = [_key_row(after, item) for item in after.keys.items() if item[0] not in before.keys]
-    if after.created_key and not before.exists:
+    if is_new:
         keys.append(_created_key_row(after))
     if keys:
         found.puts["keys"] = keys
-    return found
 
 
 def _change_storage(before: RunState, after: RunState, found: Changes) -> None:
@@ -379,6 +386,7 @@ _TABLES: dict[str, tuple[Callable[[RunState], Iterable[Any]], _Make]] = {
     "lane_tickets": (lambda state: filter(None, [state.ticket]), _ticket_row),
 }
 _COLLECTIONS = ("work", "ticks", "signals", "children", "runnables", "anomalies", "tools")
+_collections = attrgetter(*_COLLECTIONS)
 
 
 def _work(row: dict[str, Any], clog_id: str) -> Work:

@@ -63,6 +63,8 @@ def settle(state: RunState, fact: ToolAnswered) -> RunState:
 
 def close(state: RunState, runnable_key: str | None = None) -> RunState:
     """An outcome of this work (or of all) has committed: it is never done again, so its slots have done theirs."""
+    if not state.tools:
+        return state
     prefix = "" if runnable_key is None else f"{runnable_key}|"
     gone = [tool.slot for tool in state.tools.values() if not tool.kept and tool.slot.startswith(prefix)]
     if not gone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, assert_never
 
@@ -26,19 +27,15 @@ from holdfast.protocol.judging import judge_repeat
 from holdfast.protocol.outcomes import UNSET, Continue, Done, Fail, Ok, Outcome, Retry, Wait
 from holdfast.protocol.planning import look, settle_step
 from holdfast.protocol.state import RunState
-from holdfast.protocol.values import fingerprint
 
 STORAGE_CONFLICT = "STORAGE_CONFLICT"
 WORKFLOW_TICK = "workflow_tick"
+_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
 def outcome_digest(outcome: Outcome) -> str:
     """Two outcomes are the same result exactly if this is equal."""
-    return fingerprint([type(outcome).__name__, _plain(outcome)])
-
-
-def _plain(outcome: Outcome) -> Any:
-    return msgspec.to_builtins(outcome, enc_hook=str)
+    return hashlib.sha256(_encoder.encode([type(outcome).__name__, outcome])).hexdigest()
 
 
 def settle(state: RunState, command: commands.Settle, now: int) -> Decision:
@@ -89,6 +86,8 @@ def stage(
     state: RunState, command: commands.Settle | commands.RecordStep, staged: commands.Staged, before: list[Fact]
 ) -> list[Handoff]:
     """Add the outbox rows and the children that are new; answer how the children are started."""
+    if not (staged.outbox or staged.children):
+        return []
     before += enqueued(command.claim_id, staged.outbox)
     children = [child for child in staged.children if child.child_run_id not in state.children]
     starts = [

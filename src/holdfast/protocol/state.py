@@ -11,6 +11,7 @@ States, like facts and decisions, are values that never refer to themselves, so 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -334,12 +335,15 @@ def counted(moment: int, at: int) -> int:
 _MOMENTS = ("at", "wake_at", "cancel_requested_at", "created_at", "started_at", "finished_at")
 
 
+_moments = attrgetter(*_MOMENTS)
+
+
 def _resolve_state(state: RunState, at: int) -> RunState:
-    changed: dict[str, object] = {}
-    for name in _MOMENTS:
-        moment = getattr(state, name)
-        if moment is not None and moment < 0:
-            changed[name] = counted(moment, at)
+    changed: dict[str, object] = {
+        name: counted(moment, at)
+        for name, moment in zip(_MOMENTS, _moments(state), strict=True)
+        if moment is not None and moment < 0
+    }
     if state.boundary and state.boundary.expires_at is not None:
         changed["boundary"] = replace(state.boundary, expires_at=counted(state.boundary.expires_at, at))
     for work in state.work.values():

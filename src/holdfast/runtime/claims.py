@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import ambient
 from holdfast.errors import Conflict, InvalidEntry, LeaseLost
-from holdfast.identity import check_id, check_name, hash_token, new_id
+from holdfast.identity import check_id, check_name, hash_token, new_ids
 from holdfast.journal import Executed
 from holdfast.moments import from_us
 from holdfast.protocol import commands, facts
@@ -91,7 +91,7 @@ class Claims(Runs):
         if self._user_id is not None:
             raise Conflict("work is claimed for everybody, not for one user; use the runtime itself")
         count = whole_number(limit, "limit", 0, CLAIMS_MAX)
-        tokens = {new_id(): ambient.random_token() for _ in range(count)}
+        tokens = dict(zip(new_ids(count), ambient.random_tokens(count), strict=True))
         request = ClaimRequest(
             queues=None if queues is None else tuple(check_id(queue, "queue") for queue in queues),
             clogs=None if clogs is None else tuple(clogs),

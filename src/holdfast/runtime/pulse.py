@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from holdfast import ambient
 from holdfast.errors import LeaseLost
@@ -40,7 +41,8 @@ class Hold:
         self.renewed(since)
         self.lost = False
         self.cancel_requested = False
-        self.on_change: Callable[[], None] = lambda: None
+        self.holder: asyncio.Task[Any] | None = None
+        """What is cancelled when the claim is lost, or someone wants the run to stop."""
         self._loop = asyncio.get_running_loop()
 
     def check(self) -> None:
@@ -53,11 +55,16 @@ class Hold:
         self.deadline = since + self.lease_us / 1e6
         self.next_beat = since + self.every_s
 
+    def interrupt(self) -> None:
+        """Stop the holder, if there is a reason to."""
+        if self.holder is not None and (self.lost or self.cancel_requested):
+            self.holder.cancel()
+
     def tell(self) -> None:
         """Wake the holder in its own loop; called from the pulse's thread."""
         with contextlib.suppress(RuntimeError):
             # A loop that is closed has nobody left to wake.
-            self._loop.call_soon_threadsafe(lambda: self.on_change())
+            self._loop.call_soon_threadsafe(self.interrupt)
 
 
 class Pulse:

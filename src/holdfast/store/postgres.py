@@ -229,18 +229,7 @@ class Postgres:
         return {Mark(thread, rev): at for thread, rev, at in rows}
 
     async def claim(self, request: ClaimRequest, commit_id: int) -> list[Claimed]:
-        arguments = (
-            request.queues or (),
-            request.clogs,
-            request.claim_ids,
-            request.claim_token_hashes,
-            request.owner_id,
-            request.lease_us,
-            commit_id,
-            self._given_now(),
-            request.due_by,
-            request.passed,
-        )
+        arguments = texts.claim_arguments(request, commit_id, self._given_now())
         text = self._text(texts.CLAIM_STICKY if request.sticky else texts.CLAIM)
         rows = await self._opened().claims.run(
             lambda connection: _rows(connection, text, arguments), lost=OutcomeUnknown

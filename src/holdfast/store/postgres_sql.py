@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast.store import slices
 from holdfast.store.tables import BORN, INDEXES, PENDING, PLAIN, RUN_FIXED, RUN_MOVING, RUNS, UNBOUND, UNTOUCHED, Table
-from holdfast.store.types import Append, Beat, Member, NewEntry, SliceRequest
+from holdfast.store.types import Append, Beat, ClaimRequest, Member, NewEntry, SliceRequest
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 NOW = f"SELECT {CLOCK}"
@@ -27,8 +27,9 @@ LANDED = """
     JOIN {s}journal j ON j.thread = ANY (ARRAY[x.thread]) AND j.rev = x.rev
     WHERE j.commit_id = $3
 """
-CLAIM = "SELECT * FROM {s}claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-CLAIM_STICKY = "SELECT * FROM {s}claim_sticky($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_CLAIM_ARGUMENTS = "$1, $2, $3::text::text[], $4::text::text[], $5, $6, $7, $8, $9, $10"
+CLAIM = f"SELECT * FROM {{s}}claim({_CLAIM_ARGUMENTS})"
+CLAIM_STICKY = f"SELECT * FROM {{s}}claim_sticky({_CLAIM_ARGUMENTS})"
 
 
 class Shape(NamedTuple):
@@ -211,6 +212,22 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
     )
     arguments += _lists(_ENTRY_COLUMNS, entries)
     return arguments
+
+
+def claim_arguments(request: ClaimRequest, commit_id: int, now: int | None) -> list[Any]:
+    """The arguments of `CLAIM` and `CLAIM_STICKY`."""
+    return [
+        request.queues or (),
+        request.clogs,
+        _texts(request.claim_ids),
+        _texts(request.claim_token_hashes),
+        request.owner_id,
+        request.lease_us,
+        commit_id,
+        now,
+        request.due_by,
+        request.passed,
+    ]
 
 
 def append_arguments(appends: Sequence[Append], commit_id: int, now: int | None) -> list[Any]:
