@@ -31,6 +31,7 @@ from benchmarks.peers.driving import (
 from benchmarks.peers.growing import REAL, copy
 from benchmarks.peers.listening import Crowd, thinned
 from holdfast import Clog, Context, Done, FlowContext, Holdfast
+from holdfast.cli.process import settle_in
 
 LEAF, STREAM, PACED, ENDLESS = "leaf", "stream", "paced", "endless"
 RUN_ID = "the-stream"
@@ -116,7 +117,9 @@ def request(kind: str) -> dict[str, Any]:
 
 
 async def work(job: Job, pipe: Pipe) -> None:
+    """A process as `holdfast worker` makes it."""
     async with opened(job) as hf:
+        settle_in()
         await asyncio.to_thread(pipe.ready)
         await pipe.until_told(work_on(hf))
 
@@ -166,6 +169,7 @@ async def _ask(hf: Holdfast, job: Job, pipe: Pipe) -> None:
 
 async def stream(job: Job, pipe: Pipe) -> None:
     async with opened(job) as hf:
+        settle_in()
         await hf.create_run(run_id=RUN_ID, **request(STREAM))
         await asyncio.to_thread(pipe.ready)
         await pipe.until_told(work_on(hf))

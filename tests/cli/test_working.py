@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.cli.process import SWITCH_S, YOUNG
 from holdfast.cli.working import sticky_ttl_s
 from holdfast.redaction import HIDDEN
 from tests.cli.conftest import Office
@@ -97,6 +98,35 @@ def test_a_worker_works_until_it_is_told_to_stop(bureau: Office, place: Path) ->
     assert (said["logger"], said["level"], said["message"]) == ("program", "info", f"echo api_key={HIDDEN}")
     about = {"run_id": run.run_id, "session_id": "s", "user_id": "local", "attempt": 0}
     assert {name: said.get(name) for name in about} == about
+
+
+TELLING = """
+import gc, sys
+from holdfast import Clog, Done, Holdfast
+
+tell = Clog("tell")
+
+@tell.on_advance
+async def advance(input, ctx):
+    return Done([gc.get_freeze_count(), gc.get_threshold()[0], round(sys.getswitchinterval(), 6)])
+
+hf = Holdfast({url!r})
+hf.register(tell)
+"""
+
+
+def test_a_worker_of_our_own_settles_in(bureau: Office, place: Path) -> None:
+    place.write_text(TELLING.format(url=str(place.parent / "work.db")))
+    run = bureau.do(lambda hf: hf.create_run(session_id="s", clog_id="tell", input=1))
+    with subprocess.Popen(_worker(place), stderr=subprocess.DEVNULL, cwd=place.parent) as worker:
+        try:
+            bureau.do(lambda hf: _until_done(hf, run.run_id))
+        finally:
+            worker.send_signal(signal.SIGTERM)
+
+    frozen, young, switch_s = bureau.do(lambda hf: hf.result(run.run_id))
+    assert frozen > 1_000
+    assert (young, switch_s) == (YOUNG, SWITCH_S)
 
 
 def test_a_worker_before_a_person_writes_for_people(bureau: Office, place: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli.app import Desk, command
 from holdfast.cli.demonstration import register_demonstration
+from holdfast.cli.process import settle_in
 from holdfast.cli.working import App, Queues, StickyTtl, load, sticky_ttl_s
 from holdfast.errors import InvalidValue
 from holdfast.facade import Holdfast
@@ -80,7 +81,9 @@ async def _serve(desk: Desk, app: str | None, *, as_json: bool, role: str | None
         text = f"serving needs more: pip install 'holdfast[server]' ({error})"
         raise InvalidValue(text, code="extra_missing") from error
     write_logs(as_json=as_json)
-    await serving.serve(await _runtime(desk, app), role=role_of(desk, app, role), **told)
+    hf = await _runtime(desk, app)
+    settle_in()
+    await serving.serve(hf, role=role_of(desk, app, role), **told)
 
 
 async def _runtime(desk: Desk, app: str | None) -> Holdfast:

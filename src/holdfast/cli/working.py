@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.app import Desk, command
 from holdfast.cli.output import table
+from holdfast.cli.process import settle_in
 from holdfast.errors import InvalidValue
 from holdfast.facade import AdvanceResult, Holdfast
 from holdfast.logs import write_logs
@@ -47,6 +48,7 @@ async def worker(
     kept_s = sticky_ttl_s(sticky_ttl)
     async with load(app) as hf:
         working = hf.worker(queues or None, concurrency, lease_ms, drain_s, kept_s)
+        settle_in()
         logger("holdfast").info("%s serves %s", working.owner_id, ", ".join(working.queues))
         await working.run()
         logger("holdfast").info("%s has stopped after %d ticks", working.owner_id, working.ticks)
