@@ -351,10 +351,10 @@ def _resolve_state(state: RunState, at: int) -> RunState:
             state = replace(state, work=state.work.set(work.key, _resolve_work(work, at)))
     if state.ticket and state.ticket.at < 0:
         changed["ticket"] = replace(state.ticket, at=counted(state.ticket.at, at))
-    for where, stored in state.storage.items():
+    for where, stored in state.storage.items() if state.storage else ():
         if stored.at < 0:
             state = replace(state, storage=state.storage.set(where, replace(stored, at=counted(stored.at, at))))
-    for tool in state.tools.values():
+    for tool in state.tools.values() if state.tools else ():
         if tool.asked_at < 0:
             state = replace(state, tools=state.tools.set(tool.slot, replace(tool, asked_at=counted(tool.asked_at, at))))
     for tick in state.ticks.values():

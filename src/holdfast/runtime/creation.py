@@ -39,7 +39,7 @@ def creation(
         raise InvalidValue(f"metadata must be an object (dict), got a {type(metadata).__name__}")
     has_input = input is not UNSET
     value, repaired = clean(input if has_input else None)
-    notes, repaired_notes = clean(metadata or {})
+    notes, repaired_notes = clean(metadata) if metadata else ({}, False)
     if mode not in MODES:
         raise InvalidValue(f"mode is {mode!r}; use one of {', '.join(MODES)}")
     fact = facts.RunCreated(

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.audit.boundaries import Verdict, verdict
 from holdfast.errors import Conflict, DatabaseError, InvalidValue, NotFound
-from holdfast.identity import check_id, check_name, new_id
+from holdfast.identity import check_id, check_name, new_id, new_ids
 from holdfast.journal import Executed
 from holdfast.protocol import commands, facts
 from holdfast.protocol.commands import Command
@@ -64,12 +64,12 @@ class Runs(Core):
         """Create many runs in one commit, all or none."""
         creations: list[tuple[str, commands.Create]] = []
         given: set[str] = set()
-        for request in requests:
+        for request, made_up in zip(requests, new_ids(len(requests)), strict=True):
             options = self._options(request)
             run_id = options.pop("run_id", None)
             if run_id is not None:
                 given.add(check_id(run_id, "run_id"))
-            creations.append((run_id or new_id(), creation(**options)))
+            creations.append((run_id or made_up, creation(**options)))
         made = await self._made_before([command for _, command in creations])
         new = [item for item in creations if _owned_key(item[1]) not in made]
         # An id that was just made up has no past.

@@ -169,7 +169,11 @@ class Committer(Generic[S]):
                 folds[run_id] = _Fold(known, self._planner.head(known), 0, _claims(wishes))
         for run_id, wishes in by_run.items():
             for wish in wishes:
-                await self._plan(folds[run_id], wish)
+                try:
+                    if not (wish.suspects and await self._answered_before(wish, folds[run_id].head)):
+                        folds[run_id].add(wish, PENDING)
+                except Exception as error:
+                    wish.fail(error)
         self._fresh.clear()
         return list(folds.values())
 
@@ -195,13 +199,6 @@ class Committer(Generic[S]):
         if self._planner.head(fold.after) <= self._planner.head(wish.known):
             return wish.known
         return self._planner.resolved(fold.after, at)
-
-    async def _plan(self, fold: _Fold[S], wish: _Wish[S]) -> None:
-        try:
-            if not await self._answered_before(wish, fold.head):
-                fold.add(wish, PENDING)
-        except Exception as error:
-            wish.fail(error)
 
     async def _write(self, folds: list[_Fold[S]]) -> None:
         writing = [fold for fold in folds if fold.length]
