@@ -23,7 +23,6 @@ from holdfast.store.types import Busy, OutcomeUnknown, Rejected
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection, int], T]
 BATCH_MAX = 512
-WAL_BYTES_MAX = 64 << 20
 
 
 class WriteLock(Protocol):
