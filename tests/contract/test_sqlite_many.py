@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Clog, Context, Done, Holdfast
 from holdfast.store import sqlite_claims, sqlite_members
 from holdfast.store.sqlite import SQLite
 from holdfast.store.sqlite_many import SIZES, Many, answer
@@ -73,3 +74,27 @@ async def test_a_batch_takes_as_many_statements_as_a_few_rows(tmp_path: Path) ->
             counts.append(len(texts))
 
     assert counts[0] == counts[1] < 16
+
+
+async def test_a_first_entry_that_is_no_text_costs_its_neighbours_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "holdfast.db")
+    async with Holdfast(path) as hf:
+        clog = Clog("noop")
+        clog.on_advance(nothing)
+        hf.register(clog)
+        harmed, sound = await hf.create_runs([{"session_id": "s", "clog_id": "noop", "input": 1}] * 2)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(
+                "UPDATE journal SET data = CAST(x'ff' AS text) WHERE thread = ?", (f"run:{harmed.run_id}",)
+            )
+        worker = hf.worker()
+        working = asyncio.create_task(worker.run())
+        ended = await hf.result(sound.run_id, timeout=20)
+        worker.stop()
+        await working
+
+    assert ended == 1
+
+
+async def nothing(input: int, ctx: Context) -> Done:
+    return Done(input)

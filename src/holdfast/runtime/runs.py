@@ -64,7 +64,8 @@ class Runs(Core):
         """Create many runs in one commit, all or none."""
         creations: list[tuple[str, commands.Create]] = []
         given: set[str] = set()
-        for request, made_up in zip(requests, new_ids(len(requests)), strict=True):
+        asked = list(requests)
+        for request, made_up in zip(asked, new_ids(len(asked)), strict=True):
             options = self._options(request)
             run_id = options.pop("run_id", None)
             if run_id is not None:

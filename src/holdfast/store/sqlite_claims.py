@@ -217,7 +217,13 @@ def _write(connection: sqlite3.Connection, taken: Sequence[_Taken], request: Cla
 
 def _first_entries(connection: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, Entry]:
     """Of a run that has just begun, the one entry before its claim tells everything."""
-    found = _FIRST_ENTRIES.read(connection, [(run_id,) for run_id in run_ids])
+    try:
+        found = _FIRST_ENTRIES.read(connection, [(run_id,) for run_id in run_ids])
+    except sqlite3.OperationalError as error:
+        if "decode to UTF-8" not in str(error):
+            raise
+        # One of them is so damaged that it is no text. Whoever claimed reads them one by one.
+        return {}
     return {
         run_id: Entry(position, f"run:{run_id}", 1, kind, data, at, bytes.fromhex(digest), commit_id)
         for run_id, position, kind, data, at, digest, commit_id in found
