@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -80,14 +81,14 @@ def random_bits(count: int) -> int:
 
 
 def random_token() -> str:
-    """A secret of 256 bits."""
+    """A secret of 256 bits, as text that fits into an address."""
     return random_tokens(1)[0]
 
 
 def random_tokens(count: int) -> list[str]:
     """As many of them at once."""
-    chance = random_bytes(32 * count).hex()
-    return [chance[place : place + 64] for place in range(0, 64 * count, 64)]
+    chance = random_bytes(32 * count)
+    return [urlsafe_b64encode(chance[place : place + 32]).rstrip(b"=").decode() for place in range(0, 32 * count, 32)]
 
 
 def jitter(seconds: float) -> float:
