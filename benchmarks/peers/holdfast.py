@@ -1,4 +1,4 @@
-"""Holdfast, through what it shows to everybody and nothing else."""
+"""Holdfast, through what it shows to everybody; workers settle in as `holdfast worker` does, and nothing else."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _FIRST_ENTRIES = Many(
     1,
     """)
     SELECT json_group_array(
-        json_array(n.run_id, j.position, j.kind, j.data, j.at, lower(hex(j.digest)), j.commit_id)
+        json_array(n.run_id, j.position, j.kind, j.data, j.at, hex(j.digest), j.commit_id)
     )
     FROM n
     CROSS JOIN journal j ON j.thread = 'run:' || n.run_id AND j.rev = 1
