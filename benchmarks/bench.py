@@ -31,6 +31,7 @@ class Size:
     warm_s: float
     repeats: int
     asks: int
+    """Observations of a latency, four hundred if a hundredth of them is to say something."""
     history_max: int
     """Finished runs that a database may hold when growth is measured."""
     streams_max: int = 1_000
@@ -39,8 +40,8 @@ class Size:
 
 SIZES = {
     "smoke": Size(seconds=0.3, warm_s=0.2, repeats=1, asks=5, history_max=1_000, streams_max=20),
-    "small": Size(seconds=1.2, warm_s=0.6, repeats=2, asks=100, history_max=1_000_000),
-    "full": Size(seconds=4.0, warm_s=1.5, repeats=3, asks=200, history_max=1_000_000),
+    "small": Size(seconds=1.2, warm_s=0.6, repeats=2, asks=400, history_max=1_000_000),
+    "full": Size(seconds=4.0, warm_s=1.5, repeats=3, asks=1_000, history_max=1_000_000),
 }
 
 

@@ -29,6 +29,9 @@ WINDOW = 512
 """Appends to one stream that may be on their way at once."""
 WIDTH = 100
 """Children of one run that fans out."""
+GAP_S = 0.02
+ASKING_S = 30.0
+"""Who takes long to answer is asked less often."""
 
 
 @dataclass(frozen=True)
@@ -187,27 +190,32 @@ class Gathering(Generic[T]):
         self._flushing = None
 
 
-async def ask(job: Job, pipe: Pipe, call: Callable[[], Awaitable[object]], gap_s: float = 0.05) -> None:
+async def ask(job: Job, pipe: Pipe, call: Callable[[], Awaitable[object]]) -> None:
     """Start one run after the other on an idle system: from the call to its handler, and to its visible end.
 
     `call` creates a run and returns when its end is visible here.
     """
     loop = asyncio.get_running_loop()
+    asked: list[float] = []
     starts: list[float] = []
     ends: list[float] = []
     with beginnings(job) as heard:
         await asyncio.to_thread(pipe.ready)
+        until = now_ms() + ASKING_S * 1_000
         for number in range(job.n + 3):
             began = now_ms()
+            if began > until:
+                break
             await call()
             ended = now_ms()
             started = float(await loop.sock_recv(heard, 64))
             # The first ones find cold caches.
             if number >= 3:
+                asked.append(began)
                 starts.append(started - began)
                 ends.append(ended - began)
-            await asyncio.sleep(gap_s)
-    pipe.say("measured", start_ms=starts, visible_ms=ends)
+            await asyncio.sleep(GAP_S)
+    pipe.say("measured", began_at=asked, start_ms=starts, visible_ms=ends)
 
 
 def new_id() -> str:

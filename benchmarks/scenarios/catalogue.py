@@ -11,7 +11,7 @@ from benchmarks.peers.driving import STEPS
 from benchmarks.scenarios.fan_out import FanOut
 from benchmarks.scenarios.loads import Load
 from benchmarks.scenarios.streams import Streams
-from benchmarks.scenarios.waits import EVENTS_PER_ASK, Idle, Wait
+from benchmarks.scenarios.waits import Idle, Wait
 from benchmarks.sides import CREATED, EVENTS, Side
 
 
@@ -42,7 +42,7 @@ SCENARIOS = {
         Scenario("C-here", "the same, worker in the same process", LATENCY, Wait("C-here", "ask_here")),
         Scenario("idle", "a worker with nothing to do", IDLE, Idle("idle")),
         Scenario("D", "200-byte events on one run", "events/s", Load("D", ("stream",), counted=EVENTS, is_traced=True)),
-        Scenario("D-live", "age of an event in another process", LATENCY, Wait("D-live", "tail", WORK, EVENTS_PER_ASK)),
+        Scenario("D-live", "age of an event in another process", LATENCY, Wait("D-live", "tail", WORK)),
         Scenario("E-0", "A with no finished runs", RUNS, Load("E-0", WORK, share=1.2)),
         Scenario("E-100k", "A with 10⁵ finished runs", RUNS, Load("E-100k", WORK, share=1.2, history=100_000)),
         Scenario("E-1m", "A with 10⁶ finished runs", RUNS, Load("E-1m", WORK, share=1.2, history=1_000_000)),

@@ -12,11 +12,13 @@ from benchmarks.measuring import Measured
 from benchmarks.peers.driving import Job
 from benchmarks.processes import playing
 from benchmarks.sides import Side
+from benchmarks.stillness import Stillness
 from benchmarks.wire import relayed
 
 SETTLED_S = 1.0
 ANSWER_S = 120.0
-EVENTS_PER_ASK = 5
+STILL_MS = 1.0
+"""An observation during which the cores stood still for longer than this was disturbed."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +28,30 @@ class Wait:
     name: str
     role: str
     beside: tuple[str, ...] = ()
-    asks: int = 1
-    """Observations for each that the size wants."""
 
     async def __call__(self, bench: Bench, side: Side, repeat: int) -> Measured:
         async with bench.place(side) as place:
-            job = Job(place.url, n=bench.size.asks * self.asks, socket=str(bench.folder / "begun.sock"))
+            job = Job(place.url, n=bench.size.asks, socket=str(bench.folder / "begun.sock"))
             async with playing(*(bench.player(side, role, job) for role in (*self.beside, self.role))) as players:
                 *workers, asker = players
                 for worker in workers:
                     worker.tell()
                 await asyncio.sleep(SETTLED_S + side.warm_s)
                 asker.tell()
-                told = await asker.until("measured", ANSWER_S)
+                stillness = Stillness()
+                with stillness.watched():
+                    told = await asker.until("measured", ANSWER_S)
         samples = {name: sorted(told[name]) for name in told if name.endswith("_ms")}
-        return Measured(self.name, side.name, repeat, _quantiles(samples), samples)
+        values = _quantiles(samples) | undisturbed(told, stillness)
+        return Measured(self.name, side.name, repeat, values, samples)
+
+
+def undisturbed(told: dict[str, list[float]], stillness: Stillness) -> dict[str, float]:
+    """The same of those asks that had the machine to themselves, and how many in a hundred had not."""
+    asked = list(zip(told.get("began_at", ()), told.get("visible_ms", ()), strict=True))
+    seen = sorted(took for began, took in asked if stillness.between(began, began + took) < STILL_MS)
+    values = {"disturbed_percent": 100 - 100 * len(seen) / len(asked)} if asked else {}
+    return values | (_quantiles({"undisturbed_ms": seen}) if seen else {})
 
 
 def _quantiles(samples: dict[str, list[float]]) -> dict[str, float]:

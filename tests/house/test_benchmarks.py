@@ -21,7 +21,9 @@ from benchmarks.peers.growing import REAL
 from benchmarks.places import Meters
 from benchmarks.report import medians, page
 from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios.waits import undisturbed
 from benchmarks.sides import DBOS, HOLDFAST, SIDES
+from benchmarks.stillness import Stillness
 from benchmarks.wire import relayed
 
 HEADER = {
@@ -62,6 +64,7 @@ async def test_holdfast_and_its_limits_are_measured_side_by_side(tmp_path: Path)
     }
     assert seen["A", "holdfast"]["round_trips"] > 0
     assert seen["C", "holdfast"]["visible_p50_ms"] > seen["C", "holdfast"]["start_p50_ms"] > 0
+    assert 0 <= seen["C", "holdfast"]["disturbed_percent"] <= 100
     assert seen["F-A", "holdfast"]["rate"] > 0
     assert seen["SSE-1000", "holdfast"]["age_p99_ms"] >= seen["SSE-1000", "holdfast"]["age_p50_ms"] > 0
     assert seen["SSE-1000", "holdfast"]["leave_ms"] > 0
@@ -149,6 +152,19 @@ def test_goals_compare_medians() -> None:
     assert Ratio("A", "dbos", 12).seen(seen) == 20
     assert Ratio("A", "dbos", 12).is_met(20)
     assert Ceiling("C", "start_p50_ms", 4).seen(seen) is None
+
+
+def test_an_ask_is_disturbed_when_cores_stood_still_during_it() -> None:
+    stillness = Stillness()
+    stillness.gaps += [(0.0, 11.0), (13.0, 17.0), (14.0, 30.0)]
+
+    assert stillness.between(10.0, 20.0) == 1.0 + 4.0 + 6.0
+    asked = {"began_at": [10.0, 30.0, 40.0], "visible_ms": [20.0, 2.0, 4.0]}
+    assert undisturbed(asked, stillness) == {
+        "disturbed_percent": pytest.approx(100 / 3),
+        "undisturbed_p50_ms": 4.0,
+        "undisturbed_p99_ms": 4.0,
+    }
 
 
 def test_a_name_that_is_nobodys_stands_for_all_that_begin_with_it() -> None:
