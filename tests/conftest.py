@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from holdfast import Holdfast
 from tests.remote import TwoProcesses
+from tests.schemas import Schemas, drop, new_name
 from tests.servers import postgres
 
 CONFIGURATIONS = ("memory", "file", "two-processes", "postgres")
@@ -75,14 +74,29 @@ async def database_url(configuration: str, tmp_path: Path, request: pytest.Fixtu
     return str(tmp_path / "holdfast.db")
 
 
+@pytest.fixture(scope="session")
+def schemas() -> Schemas:
+    return Schemas()
+
+
 @pytest.fixture
-async def schema(configuration: str, database_url: str) -> AsyncIterator[str]:
-    name = f"t{os.getpid()}_{os.urandom(4).hex()}"
+async def schema(configuration: str, database_url: str, schemas: Schemas) -> AsyncIterator[str]:
+    """A schema without a row; on Postgres it is there already. For tests whose every process ends with them."""
+    if configuration != "postgres":
+        yield new_name()
+        return
+    name = await schemas.take(database_url)
+    yield name
+    await schemas.give_back(database_url, name)
+
+
+@pytest.fixture
+async def own_schema(configuration: str, database_url: str) -> AsyncIterator[str]:
+    """The name of a schema that is not there yet and nobody gets afterwards: who was killed may write late."""
+    name = new_name()
     yield name
     if configuration == "postgres":
-        connection = await asyncpg.connect(database_url)
-        await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
-        await connection.close()
+        await drop(database_url, name)
 
 
 @pytest.fixture

@@ -27,6 +27,11 @@ def configuration(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def schema(own_schema: str) -> str:
+    return own_schema
+
+
+@pytest.fixture
 async def hf(database_url: str, schema: str) -> AsyncIterator[Holdfast]:
     async with Holdfast(database_url, schema=schema) as holdfast:
         yield holdfast

@@ -46,6 +46,11 @@ async def status(hf: Holdfast) -> str:
     return grant.status
 
 
+@pytest.fixture
+def schema(own_schema: str) -> str:
+    return own_schema
+
+
 @pytest.mark.clause("WB-11")
 async def test_a_token_is_renewed_in_its_last_minute(hf: Holdfast, clock: FakeClock, provider: TestProvider) -> None:
     first, before = await connect(hf), provider.refreshes

@@ -34,6 +34,11 @@ async def deliver(**told: Any) -> int:
 
 
 @pytest.fixture
+def schema(own_schema: str) -> str:
+    return own_schema
+
+
+@pytest.fixture
 async def real(database_url: str, schema: str) -> Any:
     async with Holdfast(database_url, schema=schema) as holdfast:
         yield holdfast

@@ -19,6 +19,11 @@ def configuration(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def schema(own_schema: str) -> str:
+    return own_schema
+
+
+@pytest.fixture
 async def open_hf(database_url: str, schema: str) -> AsyncIterator[Opener]:
     """Opens runtimes on this test's database, as several processes would; closes them all."""
     async with opening(database_url, schema=schema, lease_ms=LEASE_MS) as opener:
