@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -35,6 +34,7 @@ from holdfast.store.postgres_hints import Ear, payload, payloads
 from holdfast.store.postgres_pool import BY_KEY, SESSION, Address, connect, mapped, parse_url
 from holdfast.store.tables import FACTS, INDEXES, PENDING, RUN_FIXED, RUN_MOVING
 from holdfast.store.types import Busy, Mark, OutcomeUnknown, Rejected, Slice, Written, line_digest
+from tests.schemas import drop, new_name
 
 LEASE_US = 30_000_000
 
@@ -88,11 +88,9 @@ def fence(claim_id: str) -> Fence:
 @pytest.fixture
 async def schema(postgres_url: str) -> AsyncIterator[str]:
     """A name of this test's own, gone with all it holds when the test is."""
-    name = f"p{os.getpid()}_{os.urandom(4).hex()}"
+    name = new_name()
     yield name
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
-    await connection.close()
+    await drop(postgres_url, name)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from holdfast import Holdfast
 from holdfast.store.postgres import Postgres
 from tests.conftest import FakeClock
-from tests.crash.conftest import drop
 from tests.crash.cut_proxy import PLACES, Cut, CutProxy
 from tests.crash.doubts import Doubts
 from tests.crash.methods import METHODS, Method, Stage
+from tests.schemas import drop
 
 SEED = 20_300_101
 MESSAGES_MAX = 9

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import Holdfast
-from tests.crash.conftest import drop
 from tests.crash.lives import LIVES
+from tests.schemas import drop
 from tests.worker.nursery import Nursery
 
 WHENS = ("before", "inside", "after")
