@@ -93,6 +93,9 @@ class FaultyDatabase:
     async def fetch(self, sql: str, *params: Any) -> list[Row]:
         return await self._call("fetch", lambda: self.real.fetch(sql, *params))
 
+    async def fetch_by_key(self, sql: str, *params: Any) -> list[Row]:
+        return await self._call("fetch_by_key", lambda: self.real.fetch_by_key(sql, *params))
+
     async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]:
         return await self._call("fetch_snapshot", lambda: self.real.fetch_snapshot(queries))
 

@@ -38,7 +38,7 @@ async def test_an_operation_of_unknown_fate_happens_exactly_once(
         assert faults.is_quiet
 
 
-@pytest.mark.parametrize("method", ["read_slices", "fetch", "fetch_snapshot", "landed"])
+@pytest.mark.parametrize("method", ["read_slices", "fetch", "fetch_by_key", "fetch_snapshot", "landed"])
 async def test_a_read_that_fails_costs_time_only(
     hf: Holdfast, clock: FakeClock, faults: FaultyDatabase, method: str
 ) -> None:

@@ -113,7 +113,7 @@ class Core:
         """The run that this key made, among those of one user."""
         sql = "SELECT run_id FROM {s}keys WHERE scope = $1 AND key = $2"
         scope = f"user:{self._user_id or check_id(user_id, 'user_id')}"
-        rows = await self._store.fetch(sql, scope, check_name(key, "key"))
+        rows = await self._store.fetch_by_key(sql, scope, check_name(key, "key"))
         return await self.get_run(rows[0][0]) if rows else None
 
     async def command(self, run_id: str, command: Command) -> Executed:
@@ -127,11 +127,11 @@ class Core:
         if self._user_id is None:
             return True
         sql = "SELECT 1 FROM {s}runs WHERE run_id = $1 AND user_id = $2"
-        return bool(await self._store.fetch(sql, run_id, self._user_id))
+        return bool(await self._store.fetch_by_key(sql, run_id, self._user_id))
 
     async def is_deleted(self, run_id: str) -> bool:
         """Was there a run of this id? Its id is never used again."""
-        return bool(await self._store.fetch("SELECT 1 FROM {s}tombstones WHERE run_id = $1", run_id))
+        return bool(await self._store.fetch_by_key("SELECT 1 FROM {s}tombstones WHERE run_id = $1", run_id))
 
     async def _known(self, run_id: str, executed: Executed) -> RunInfo:
         if executed.decision.refusal == "not_found":

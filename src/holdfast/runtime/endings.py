@@ -28,7 +28,7 @@ class Ending(NamedTuple):
 
 async def read_ending(store: Store[Any], run_id: str, user_id: str | None) -> Ending | None:
     """None for a run that this user (any, if None) does not have."""
-    for status, is_over, *entry in await store.fetch(_ENDING, RUN_PREFIX + run_id, run_id, user_id):
+    for status, is_over, *entry in await store.fetch_by_key(_ENDING, RUN_PREFIX + run_id, run_id, user_id):
         return Ending(status, bool(is_over), None if entry[0] is None else _output(Entry(*entry)))
     return None
 

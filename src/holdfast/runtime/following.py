@@ -39,7 +39,7 @@ class Happened(NamedTuple):
 async def standing(journal: Journal, run_id: str, user_id: str) -> Standing | None:
     """Where one user's run stands; None for a run that is not theirs, or gone."""
     sql = "SELECT run_id, rev, ended_rev, created_at FROM {s}runs WHERE run_id = $1 AND user_id = $2"
-    rows = await journal.store.fetch(sql, run_id, user_id)
+    rows = await journal.store.fetch_by_key(sql, run_id, user_id)
     return Standing._make(rows[0]) if rows else None
 
 
@@ -77,7 +77,7 @@ async def standings(journal: Journal, run_ids: Sequence[str]) -> dict[str, Stand
         some = run_ids[start : start + PLACES_MAX]
         places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
         sql = f"SELECT run_id, rev, ended_rev, created_at FROM {{s}}runs WHERE run_id IN ({places})"
-        found |= {row[0]: Standing._make(row) for row in await journal.store.fetch(sql, *some)}
+        found |= {row[0]: Standing._make(row) for row in await journal.store.fetch_by_key(sql, *some)}
     return found
 
 

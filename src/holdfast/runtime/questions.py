@@ -97,9 +97,13 @@ class Questions(Claims):
 
     async def result(self, run_id: str, timeout: float | None = None) -> Any:
         """The output of a run, once it is done; `RunFailed`, `RunCancelled` or `TimeoutError` if it is not."""
-        listener = self._store.listen(f"run:{check_id(run_id, 'run_id')}")
+        thread = f"run:{check_id(run_id, 'run_id')}"
+        listener = self._store.listen(thread)
+        quiet_s = self._store.hints.newborn.quiet_s(thread, self._user_id)
         try:
             async with asyncio.timeout(timeout):
+                if quiet_s:
+                    await listener.wait(quiet_s)
                 while not (ending := await self._ending(run_id)).is_over:
                     await listener.wait(POLL_S)
         finally:
@@ -160,15 +164,15 @@ class Questions(Claims):
 
     async def _is_over(self, run_id: str, after: int) -> bool:
         """Will nothing follow? The run is gone, or its end has been seen."""
-        rows = await self._store.fetch("SELECT ended_rev FROM {s}runs WHERE run_id = $1", run_id)
+        rows = await self._store.fetch_by_key("SELECT ended_rev FROM {s}runs WHERE run_id = $1", run_id)
         return not rows or (rows[0][0] is not None and rows[0][0] <= after)
 
     async def _is_hidden(self, run_id: str) -> bool:
         """Is the run another user's, or deleted? The thread of a deleted one stays for audit, in `journal.read`."""
         if self._user_id is not None:
             sql = "SELECT 1 FROM {s}runs WHERE run_id = $1 AND user_id = $2"
-            return not await self._store.fetch(sql, run_id, self._user_id)
-        return bool(await self._store.fetch("SELECT 1 FROM {s}tombstones WHERE run_id = $1", run_id))
+            return not await self._store.fetch_by_key(sql, run_id, self._user_id)
+        return bool(await self._store.fetch_by_key("SELECT 1 FROM {s}tombstones WHERE run_id = $1", run_id))
 
     async def _ended_at(self, run_id: str, rev: int) -> bool:
         """Did the run take this end? One written by hand may have been refused."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.errors import HoldfastError
 from holdfast.store.database import Database
+from holdfast.store.newborn import Newborn
 from holdfast.store.types import Busy, OutcomeUnknown
 
 EVERYTHING = "*"
@@ -77,6 +78,7 @@ class Hints:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.newborn = Newborn()
         self._listeners: set[Listener] = set()
         self._outgoing: set[str] = set()
         self._sender: asyncio.Task[None] | None = None
@@ -121,6 +123,10 @@ class Hints:
         self._tell(frozenset(topics) or frozenset({EVERYTHING}))
 
     def _tell(self, topics: frozenset[str]) -> None:
+        if EVERYTHING in topics:
+            self.newborn.heard_all()
+        else:
+            self.newborn.heard(topics)
         for listener in tuple(self._listeners):
             listener.tell(topics)
 

@@ -64,11 +64,12 @@ class _Lanes:
         self.beats = Connections(address, 2, BY_KEY)
         self.outbox = Connections(address, 3, BY_KEY)
         self.reads = Connections(address, 4, SESSION)
+        self.lookups = Connections(address, 4, BY_KEY)
         self.hints = Connections(address, 1, HINTS)
 
     async def close(self) -> None:
-        lanes = (self.commits, self.exact, self.claims, self.beats, self.outbox, self.reads, self.hints)
-        await asyncio.gather(*(lane.close() for lane in lanes))
+        writing = (self.commits, self.exact, self.claims, self.beats, self.outbox)
+        await asyncio.gather(*(lane.close() for lane in (*writing, self.reads, self.lookups, self.hints)))
 
 
 class Postgres:
@@ -132,6 +133,9 @@ class Postgres:
 
     async def fetch(self, sql: str, *params: Any) -> list[Row]:
         return await self._opened().reads.run(lambda connection: _rows(connection, sql, params), lost=Busy)
+
+    async def fetch_by_key(self, sql: str, *params: Any) -> list[Row]:
+        return await self._opened().lookups.run(lambda connection: _rows(connection, sql, params), lost=Busy)
 
     async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]:
         async def job(connection: Any) -> list[list[Row]]:

@@ -171,6 +171,9 @@ class SQLite:
     async def fetch(self, sql: str, *params: Any) -> list[Row]:
         return await self._read(lambda connection, now: _rows(connection, sql, params))
 
+    async def fetch_by_key(self, sql: str, *params: Any) -> list[Row]:
+        return await self.fetch(sql, *params)
+
     async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]:
         return await self._read(
             lambda connection, now: _in_snapshot(

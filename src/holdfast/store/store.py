@@ -293,7 +293,7 @@ class Store(Generic[S]):
             some = run_ids[start : start + PLACES_MAX]
             places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
             sql = f"SELECT run_id FROM {{s}}runs WHERE run_id IN ({places}) AND cancel_requested_at IS NOT NULL"
-            found += [row[0] for row in await self.fetch(sql, *some)]
+            found += [row[0] for row in await self.fetch_by_key(sql, *some)]
         return found
 
     async def read(
@@ -308,7 +308,7 @@ class Store(Generic[S]):
             LIMIT $4
         """
         far = (1 << 62) if until_at is None else until_at
-        return await self._entries(sql, thread, after, far, _limit(limit))
+        return [_entry(row) for row in await self.fetch_by_key(sql, thread, after, far, _limit(limit))]
 
     async def read_view(
         self, condition: str, value: str, kinds: Sequence[str] | None, after: int = 0, limit: int | None = None
@@ -362,7 +362,7 @@ class Store(Generic[S]):
         """The head of each thread that exists."""
         found: dict[str, int] = {}
         for thread in threads:
-            rows = await self.fetch("SELECT max(rev) FROM {s}journal WHERE thread = $1", thread)
+            rows = await self.fetch_by_key("SELECT max(rev) FROM {s}journal WHERE thread = $1", thread)
             if rows[0][0] is not None:
                 found[thread] = rows[0][0]
         return found
@@ -454,7 +454,7 @@ class Store(Generic[S]):
         for start in range(0, len(run_ids), PLACES_MAX):
             some = run_ids[start : start + PLACES_MAX]
             places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
-            found += [row[0] for row in await self.fetch(_GONE.replace("{places}", places), *some)]
+            found += [row[0] for row in await self.fetch_by_key(_GONE.replace("{places}", places), *some)]
         return found
 
     async def remove_run(self, run: Row, *, finished_by: int = -1) -> None:
@@ -504,12 +504,16 @@ class Store(Generic[S]):
         await self._again(lambda: self._database.execute([(self._sql(sql), (thread, rev, state, digest))]))
 
     async def load_checkpoint(self, thread: str) -> tuple[int, str, bytes] | None:
-        rows = await self.fetch("SELECT rev, state, digest FROM {s}checkpoints WHERE thread = $1", thread)
+        rows = await self.fetch_by_key("SELECT rev, state, digest FROM {s}checkpoints WHERE thread = $1", thread)
         return (rows[0][0], rows[0][1], bytes(rows[0][2])) if rows else None
 
     async def fetch(self, sql: str, *params: Any) -> list[Row]:
         """Read with a portable text: `{s}` before table names, `$1` for values."""
         return await patiently(lambda: self._database.fetch(self._sql(sql), *params))
+
+    async def fetch_by_key(self, sql: str, *params: Any) -> list[Row]:
+        """The same for a text that finds every row by its key, however large the tables are: its plan is kept."""
+        return await patiently(lambda: self._database.fetch_by_key(self._sql(sql), *params))
 
     async def execute(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
         """Write with portable texts, in one transaction. For tools that repair or damage on purpose."""
@@ -575,6 +579,7 @@ class Store(Generic[S]):
 
     def _committed(self, members: Sequence[Member], told: bool = False) -> None:
         self.hints.publish(topics(members), told=told)
+        self.hints.newborn.add(members)
 
     def _puts(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, tuple[Any, ...]]]:
         """The statements that insert these rows, each after those it refers to."""
@@ -603,6 +608,7 @@ class Store(Generic[S]):
         for start in range(0, len(places), PLACES_MAX):
             some = places[start : start + PLACES_MAX]
             values = ", ".join(f"(CAST(${2 * i + 2} AS text), CAST(${2 * i + 3} AS bigint))" for i in range(len(some)))
+            # Not by key: a plan that was made on an empty journal would begin with the journal.
             found += await self._entries(
                 sql.replace("{values}", values), limit, *(part for pair in some for part in pair)
             )

@@ -130,6 +130,9 @@ class GatedDatabase:
     async def fetch(self, sql: str, *params: Any) -> list[Row]:
         return await self._carry("fetch", lambda: self._real.fetch(sql, *params))
 
+    async def fetch_by_key(self, sql: str, *params: Any) -> list[Row]:
+        return await self._carry("fetch_by_key", lambda: self._real.fetch_by_key(sql, *params))
+
     async def fetch_snapshot(self, queries: Sequence[tuple[str, tuple[Any, ...]]]) -> list[list[Row]]:
         return await self._carry("fetch_snapshot", lambda: self._real.fetch_snapshot(queries))
 

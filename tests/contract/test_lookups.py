@@ -1,0 +1,95 @@
+"""Questions by key on Postgres: their plans are kept, so they must be good whatever size the tables had at first."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.runtime.following import standing, standings
+from holdfast.store.postgres_pool import BY_KEY
+from tests.contract.test_postgres_specifics import generic_plan, nodes
+
+NAME = "fetch_by_key"
+SOURCES = Path(holdfast.__file__).parent
+
+
+@pytest.fixture
+def configuration() -> str:
+    return "postgres"
+
+
+@pytest.fixture
+async def stranger(postgres_url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(postgres_url, statement_cache_size=0)
+    yield connection
+    await connection.close()
+
+
+def askers() -> set[str]:
+    """The functions that ask by key, as the sources have them."""
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        for part in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and part.name != NAME:
+                calls = (node.func for node in ast.walk(part) if isinstance(node, ast.Call))
+                if any(isinstance(called, ast.Attribute) and called.attr == NAME for called in calls):
+                    found.add(part.name)
+    return found
+
+
+async def tour(hf: Holdfast) -> None:
+    """Something of everything that asks by key."""
+    store = hf.journal.store
+    mine = hf.as_user("u")
+    run = await mine.create_run(session_id="s", clog_id="chat", input=1, key="k")
+    await mine.find_run(key="k")
+    await hf.cancel(run.run_id, "enough")
+    for runtime in (hf, mine):
+        assert [event async for event in runtime.events(run.run_id, follow=True)]
+        assert not [event async for event in runtime.events(run.run_id, 1_000, follow=True)]
+        with pytest.raises(holdfast.RunCancelled):
+            await runtime.result(run.run_id)
+    await mine.signal(run.run_id, 1)
+    thread = f"run:{run.run_id}"
+    await standing(hf.journal, run.run_id, "u")
+    await standings(hf.journal, [run.run_id, "gone"])
+    await store.heads([thread])
+    await store.cancelled_among([run.run_id, "gone"])
+    await store.gone_among([run.run_id, "gone"])
+    await store.load_checkpoint(thread)
+    await hf.is_deleted(run.run_id)
+
+
+async def test_every_question_by_key_finds_its_rows_by_their_keys(
+    hf: Holdfast, stranger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hf.journal.store
+    asked: dict[str, set[str]] = {}
+
+    async def heard(sql: str, *params: Any) -> Any:
+        asked.setdefault(sys._getframe(1).f_code.co_name, set()).add(sql.replace("{s}", store._database.prefix))
+        return await real(sql, *params)
+
+    real = store.fetch_by_key
+    monkeypatch.setattr(store, NAME, heard)
+    async with asyncio.timeout(60):
+        await tour(hf)
+
+    assert set(asked) == askers()
+    await stranger.execute(f"{BY_KEY} ANALYZE")
+    for text in set().union(*asked.values()):
+        scans = [node for node in nodes(await generic_plan(stranger, text)) if "Relation Name" in node]
+        assert scans, text
+        for scan in scans:
+            assert scan["Node Type"] in ("Index Scan", "Index Only Scan"), text
+            assert scan["Index Name"] == f"{scan['Relation Name']}_pkey", text
+            assert "Index Cond" in scan, text
