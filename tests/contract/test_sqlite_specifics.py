@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from holdfast import DatabaseError, Holdfast
 from holdfast.store.committer import patiently
 from holdfast.store.sqlite import SQLite
-from holdfast.store.types import Busy
+from holdfast.store.sqlite_writer import WriterHere
+from holdfast.store.types import Busy, Rejected
 from tests.conftest import FakeClock
 from tests.contract.builders import claim_one, create
 from tests.contract.others import (
@@ -108,6 +110,61 @@ class TestOpening:
         assert caught.value.code == "not_open"
         async with hf:
             assert (await create(hf)).status == "pending"
+
+
+COUNT = "INSERT INTO numbers (number) SELECT count(*) FROM numbers RETURNING number"
+
+
+class TestInMemory:
+    @pytest.fixture
+    async def database(self) -> AsyncIterator[SQLite]:
+        database = SQLite(":memory:", None)
+        await database.open()
+        await database.execute([("CREATE TABLE numbers (number integer PRIMARY KEY)", ())])
+        yield database
+        await database.close()
+
+    async def test_jobs_run_where_they_are_asked_for(self, database: SQLite) -> None:
+        asked = [database._write(lambda *_: threading.get_ident()), database._read(lambda *_: threading.get_ident())]
+
+        assert await asyncio.gather(*asked) == [threading.get_ident()] * 2
+
+    async def test_what_is_asked_in_one_turn_is_one_commit_and_a_failure_takes_nobody_along(
+        self, database: SQLite
+    ) -> None:
+        begun: list[str] = []
+        database._opened()._connection.set_trace_callback(begun.append)  # type: ignore[union-attr]
+        good = [database.execute([(COUNT, ())]) for _ in range(3)]
+
+        await asyncio.gather(*good)
+        assert begun.count("BEGIN IMMEDIATE") == 1
+        bad = database.execute([("INSERT INTO numbers (number) VALUES (0)", ())])
+        *_, refused = await asyncio.gather(database.execute([(COUNT, ())]), bad, return_exceptions=True)
+
+        assert isinstance(refused, Rejected)
+        assert await database.fetch("SELECT count(*) FROM numbers") == [(4,)]
+
+    async def test_loops_of_other_threads_share_it(self, database: SQLite) -> None:
+        async def count() -> None:
+            for _ in range(100):
+                await database.execute([(COUNT, ())])
+
+        await asyncio.gather(count(), *(asyncio.to_thread(lambda: asyncio.run(count())) for _ in range(3)))
+
+        assert await database.fetch("SELECT count(*) FROM numbers") == [(400,)]
+
+    async def test_what_was_accepted_is_answered_before_it_is_closed(self, database: SQLite) -> None:
+        asking = asyncio.create_task(database.execute([(COUNT, ())]))
+        reading = asyncio.create_task(database.fetch("SELECT count(*) FROM numbers"))
+        await asyncio.sleep(0)
+        writer = database._opened()
+        assert isinstance(writer, WriterHere)
+        assert [len(batch) for batch in writer._gathered.values()] == [2]
+
+        await writer.stop()
+
+        await asking
+        assert await reading == [(1,)]
 
 
 class TestTakenAway:

@@ -142,7 +142,7 @@ class Postgres:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 return [await _rows(connection, text, params) for text, params in queries]
 
-        return await self._opened().reads.run(job, lost=Busy)
+        return await self._opened().lookups.run(job, lost=Busy)
 
     async def execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
         async def job(connection: Any) -> None:

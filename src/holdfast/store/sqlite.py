@@ -20,7 +20,7 @@ from holdfast.store.sqlite_claims import claim, heartbeat
 from holdfast.store.sqlite_files import Turnstile, check_place
 from holdfast.store.sqlite_limits import LimitedConnection, unlimited
 from holdfast.store.sqlite_members import append, write_members
-from holdfast.store.sqlite_writer import Writer, mapped
+from holdfast.store.sqlite_writer import Writer, WriterHere, WriterThread, mapped
 from holdfast.store.timeouts import STATEMENT_TIMEOUT_MS
 from holdfast.store.types import (
     Append,
@@ -84,7 +84,8 @@ class SQLite:
             check_place(Path(self._path))
             self._turnstile = Turnstile(Path(self._path), timeout_s=self._busy_timeout_s)
             self._readers = ThreadPoolExecutor(2, thread_name_prefix="holdfast-sqlite-reader")
-        writer = Writer(self._connect, self._clock, self._turnstile, self._check_file)
+        kind = WriterHere if self._in_memory else WriterThread
+        writer = kind(self._connect, self._clock, self._turnstile, self._check_file)
         try:
             await asyncio.to_thread(writer.start)
         except sqlite3.Error as error:

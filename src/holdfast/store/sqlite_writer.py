@@ -1,4 +1,4 @@
-"""SQLite's one writer thread. Whatever gathered while a commit was in flight goes into the next one.
+"""SQLite's one writer. Whatever gathered while a commit was in flight goes into the next one.
 
 A job is a function of an open connection and the commit's clock; it runs inside `BEGIN IMMEDIATE`, maybe beside
 others, and its caller is answered only when the commit is on disk. A job that fails takes nobody with it: the batch
@@ -52,7 +52,7 @@ class _Ticket:
 
 
 class Writer:
-    """The thread, its connection and its queue. Usable from any number of event loops of one process."""
+    """One connection and the jobs that want it. Usable from any number of event loops of one process."""
 
     def __init__(
         self,
@@ -65,20 +65,15 @@ class Writer:
         self._clock = clock
         self._lock = lock
         self._guard = guard
-        self._tickets: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
         self._pid = os.getpid()
         self._connection: sqlite3.Connection | None = None
 
     def start(self) -> None:
         self._connection = self._connect()
-        self._thread.start()
 
     async def stop(self) -> None:
         """Finish what was accepted, then let the connection go."""
-        self.check_process()
-        self._tickets.put(None)
-        await asyncio.to_thread(self._thread.join)
+        raise NotImplementedError
 
     async def write(self, job: Job[T]) -> T:
         """Run the job in a transaction; return when it is on disk."""
@@ -99,39 +94,21 @@ class Writer:
     async def _submit(self, job: Job[T], writes: bool) -> T:
         self.check_process()
         ticket = _Ticket(job, writes)
-        self._tickets.put(ticket)
+        self._accept(ticket)
         result: T = await ticket.future
         return result
 
-    def _run(self) -> None:
-        while True:
-            batch, last = self._gather()
-            writes = [ticket for ticket in batch if ticket.writes]
-            if writes:
-                self._commit(writes)
-            for ticket in batch:
-                if not ticket.writes:
-                    self._answer(ticket)
-            _deliver(batch)
-            if last:
-                break
-        if self._connection is not None:
-            self._connection.close()
+    def _accept(self, ticket: _Ticket) -> None:
+        raise NotImplementedError
 
-    def _gather(self) -> tuple[list[_Ticket], bool]:
-        first = self._tickets.get()
-        if first is None:
-            return [], True
-        batch = [first]
-        while len(batch) < BATCH_MAX:
-            try:
-                ticket = self._tickets.get_nowait()
-            except queue.Empty:
-                return batch, False
-            if ticket is None:
-                return batch, True
-            batch.append(ticket)
-        return batch, False
+    def _carry_out(self, batch: list[_Ticket]) -> None:
+        """Writes first, in one commit; then what is read on the same connection."""
+        writes = [ticket for ticket in batch if ticket.writes]
+        if writes:
+            self._commit(writes)
+        for ticket in batch:
+            if not ticket.writes:
+                self._answer(ticket)
 
     def _commit(self, batch: list[_Ticket]) -> None:
         try:
@@ -213,6 +190,83 @@ class Writer:
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+
+
+class WriterThread(Writer):
+    """For a file: a thread waits for the disk and the other processes, so that no event loop does."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._tickets: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
+
+    def start(self) -> None:
+        super().start()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self.check_process()
+        self._tickets.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _accept(self, ticket: _Ticket) -> None:
+        self._tickets.put(ticket)
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            batch, last = self._gather()
+            self._carry_out(batch)
+            _deliver(batch)
+        self._drop_connection()
+
+    def _gather(self) -> tuple[list[_Ticket], bool]:
+        first = self._tickets.get()
+        if first is None:
+            return [], True
+        batch = [first]
+        while len(batch) < BATCH_MAX:
+            try:
+                ticket = self._tickets.get_nowait()
+            except queue.Empty:
+                return batch, False
+            if ticket is None:
+                return batch, True
+            batch.append(ticket)
+        return batch, False
+
+
+class WriterHere(Writer):
+    """For a database in memory, where there is nothing to wait for: jobs run on the loop that brings them, whatever has
+    gathered in one of its turns together. To hand them to a thread would take longer than most of them do."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        # Loops of other threads want the same connection.
+        self._mutex = threading.Lock()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+
+    async def stop(self) -> None:
+        self.check_process()
+        with self._mutex:
+            for loop in tuple(self._gathered):
+                batch = self._gathered.pop(loop)
+                self._carry_out(batch)
+                _deliver(batch)
+            self._drop_connection()
+
+    def _accept(self, ticket: _Ticket) -> None:
+        with self._mutex:
+            gathered = self._gathered.setdefault(ticket.loop, [])
+            gathered.append(ticket)
+        if len(gathered) == 1:
+            ticket.loop.call_soon(self._turn, ticket.loop)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._mutex:
+            batch = self._gathered.pop(loop, [])
+            self._carry_out(batch)
+        _deliver_all(batch)
 
 
 def mapped(error: Exception) -> Exception:
