@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from benchmarks.environments import Environments
 from benchmarks.measuring import Measured
 from benchmarks.processes import ROOT, Broken
 from benchmarks.report import PLOTS, page
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.scenarios import IN_TURNS, SCENARIOS, TURNS, Scenario
 from benchmarks.sides import DRAWING, SIDES, Side
 
 HOME = ROOT / ".bench"
@@ -71,12 +72,19 @@ def installed(environments: Environments, sides: Sequence[Side]) -> dict[str, st
 async def measure(
     bench: Bench, scenarios: Sequence[Scenario], sides: Sequence[Side], missing: dict[str, str]
 ) -> AsyncIterator[Measured]:
-    """Side after side within each repeat, so that a noisy minute falls on all of them."""
-    for scenario in scenarios:
-        playing = [side for side in sides if scenario.name in side.scenarios]
-        for repeat in range(bench.size.repeats):
-            for side in playing:
-                yield await _one(bench, scenario, side, repeat, missing)
+    """Side after side within each repeat, and kin beside kin, so that a noisy minute falls on all of them."""
+    for family in families(scenarios):
+        for repeat in range(bench.size.repeats * (TURNS if family[0].name in chain(*IN_TURNS) else 1)):
+            for scenario in family:
+                for side in sides:
+                    if scenario.name in side.scenarios:
+                        yield await _one(bench, scenario, side, repeat, missing)
+
+
+def families(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
+    """Those that take turns together, everybody else alone."""
+    kin = {name: names for names in IN_TURNS for name in names}
+    return [list(family) for _, family in groupby(scenarios, lambda each: kin.get(each.name, (each.name,)))]
 
 
 async def _one(bench: Bench, scenario: Scenario, side: Side, repeat: int, missing: dict[str, str]) -> Measured:

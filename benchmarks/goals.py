@@ -72,13 +72,16 @@ class Scaled(NamedTuple):
     """The raw limit's value on the machine for which the goal was set."""
     scenario: str
     """Where the raw limit plays what is compared."""
+    by: str = ""
+    """Which of the raw limit's values is known, if not the same."""
 
     def __str__(self) -> str:
-        return f"{self.goal}, where the raw limit has {self.raw:,g}: as ratio {self._bound:.2f}"
+        known = f" for {self.by}" if self.by else ""
+        return f"{self.goal}, where the raw limit has {self.raw:,g}{known}: as ratio {self._bound:.2f}"
 
     def seen(self, medians: Medians) -> float | None:
         ours = self.goal.seen(medians)
-        raw = medians.get((self.scenario, "raw_group"), {}).get(self.goal.value)
+        raw = medians.get((self.scenario, "raw_group"), {}).get(self.by or self.goal.value)
         return None if ours is None or not raw else ours / raw
 
     def is_met(self, seen: float) -> bool:
@@ -100,21 +103,16 @@ class Growth(NamedTuple):
         return f"{self.scenario}: at least {self.least:g} of what the raw limit keeps"
 
     def seen(self, medians: Medians) -> float | None:
-        kept = [_kept(medians, self.scenario, side) for side in (HOLDFAST.name, "raw_group")]
+        kept = [medians.get((self.scenario, side), {}).get("kept") for side in (HOLDFAST.name, "raw_group")]
         return None if kept[0] is None or not kept[1] else kept[0] / kept[1]
 
     def is_met(self, seen: float) -> bool:
         return seen >= self.least
 
 
-def _kept(medians: Medians, scenario: str, side: str) -> float | None:
-    empty = medians.get(("E-0", side), {}).get("rate")
-    grown = medians.get((scenario, side), {}).get("rate")
-    return None if not empty or grown is None else grown / empty
-
-
 BATCH = Floor("batch", "rate", 20_000)
 START, VISIBLE = Ceiling("C", "start_p50_ms", 4), Ceiling("C", "visible_p50_ms", 6)
+SLOWEST = Ceiling("C", "visible_p99_ms", 20)
 START_HERE = Ceiling("C-here", "start_p50_ms", 2)
 
 GOALS: Sequence[Ratio | Floor | Ceiling | Scaled | Growth] = (
@@ -135,7 +133,8 @@ GOALS: Sequence[Ratio | Floor | Ceiling | Scaled | Growth] = (
     Scaled(START, raw=1.9, scenario="C"),
     VISIBLE,
     Scaled(VISIBLE, raw=2.6, scenario="C"),
-    Ceiling("C", "visible_p99_ms", 20),
+    SLOWEST,
+    Scaled(SLOWEST, raw=2.6, scenario="C", by="visible_p50_ms"),
     START_HERE,
     Scaled(START_HERE, raw=1.9, scenario="C"),
     Ceiling("idle", "idle_cpu_percent", 1),

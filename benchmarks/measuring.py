@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,6 +32,20 @@ class Measured:
     samples: dict[str, list[float]] = field(default_factory=dict)
     problem: str = ""
     """Why there is no number."""
+
+
+def quantiles(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median of each kind of observation, and what one in a hundred exceeds."""
+    return {
+        f"{name.removesuffix('_ms')}_{label}_ms": quantile(sorted(seen), share)
+        for name, seen in samples.items()
+        for label, share in (("p50", 0.5), ("p99", 0.99))
+        if seen
+    }
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]
 
 
 async def read(place: Place, sql: str, players: Sequence[Player]) -> Reading:

@@ -75,14 +75,30 @@ def latency(results: Results) -> Any:
     return figure
 
 
+def kept(results: Results, scenario: str, side: str) -> list[float]:
+    """What is left of the rate, each time of that without history a moment before."""
+    rates = {
+        (each["scenario"], each["repeat"]): each["values"]["rate"]
+        for each in results
+        if each["side"] == side and "rate" in each["values"]
+    }
+    return [
+        rates[scenario, repeat] / empty
+        for (name, repeat), empty in rates.items()
+        if name == "E-0" and empty and (scenario, repeat) in rates
+    ]
+
+
 def growth(results: Results) -> Any:
-    """Rates as shares of the rate without history."""
+    """Rates as shares of the rate without history: the median, and each single one."""
     figure, axis = plt.subplots(figsize=(7, 4))
     for side in sides_of(results, *HISTORIES):
-        empty = rate(results, "E-0", side)
-        points = [(many, rate(results, name, side)) for name, many in HISTORIES.items()]
-        known = [(many, value / empty) for many, value in points if value and empty]
-        axis.plot([many for many, _ in known], [share for _, share in known], marker="o", label=side)
+        known = [(many, shares) for name, many in HISTORIES.items() if (shares := kept(results, name, side))]
+        (line,) = axis.plot(
+            [many for many, _ in known], [median(shares) for _, shares in known], marker="o", label=side
+        )
+        singles = [(many, share) for many, shares in known for share in shares]
+        axis.scatter([many for many, _ in singles], [share for _, share in singles], s=6, color=line.get_color())
     axis.set_xscale("symlog", linthresh=10_000)
     axis.set_ylim(bottom=0)
     axis.set_xlabel("finished runs in the database")

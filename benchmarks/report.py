@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.goals import Medians, judged
-from benchmarks.measuring import Measured
+from benchmarks.measuring import Measured, quantiles
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.sides import HOLDFAST, SIDES
 
@@ -18,6 +18,7 @@ COSTS = {
     "wal_bytes": "WAL, bytes",
     "round_trips": "round trips",
 }
+EMPTY = "E-0"
 GROWN = ("E-100k", "E-1m", "E-old")
 PLOTS = {
     "throughput.svg": "Throughput of all sides, on a logarithmic scale",
@@ -59,13 +60,27 @@ def page(header: Mapping[str, Any], results: Sequence[Measured], plots: Sequence
 
 
 def medians(results: Sequence[Measured]) -> Medians:
-    """The median of every value, over the repeats of one side in one scenario."""
+    """The median of every value, over the repeats of one side in one scenario; quantiles are of all their samples.
+
+    What grew is compared with what was empty in the same repeat: `kept` is the median of those shares.
+    """
+    empty = {(each.side, each.repeat): each.values.get("rate") for each in results if each.scenario == EMPTY}
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    samples: dict[tuple[str, str], dict[str, list[float]]] = {}
     for result in results:
         values = found.setdefault((result.scenario, result.side), {})
         for name, value in result.values.items():
             values.setdefault(name, []).append(value)
-    return {key: {name: median(many) for name, many in values.items()} for key, values in found.items() if values}
+        before = empty.get((result.side, result.repeat))
+        if result.scenario in GROWN and "rate" in result.values and before:
+            values.setdefault("kept", []).append(result.values["rate"] / before)
+        for name, seen in result.samples.items():
+            samples.setdefault((result.scenario, result.side), {}).setdefault(name, []).extend(seen)
+    return {
+        key: {name: median(many) for name, many in values.items()} | quantiles(samples.get(key, {}))
+        for key, values in found.items()
+        if values
+    }
 
 
 def throughput(results: Sequence[Measured]) -> list[str]:
@@ -114,13 +129,12 @@ def latency(results: Sequence[Measured]) -> list[str]:
 
 
 def growth(seen: Medians) -> list[str]:
-    """Rates as shares of the same side's rate on an empty database."""
+    """Rates as shares of the same side's rate on an empty database a moment before."""
     lines = ["| side | " + " | ".join(SCENARIOS[name].title for name in GROWN) + " |", "|---|" + "---:|" * len(GROWN)]
     for scenario, side in seen:
-        empty = seen[scenario, side].get("rate")
-        if scenario == "E-0" and empty:
-            rates = (seen.get((grown, side), {}).get("rate") for grown in GROWN)
-            shares = " | ".join("" if rate is None else f"{rate / empty:.2f}" for rate in rates)
+        if scenario == EMPTY and seen[scenario, side].get("rate"):
+            kept = (seen.get((grown, side), {}).get("kept") for grown in GROWN)
+            shares = " | ".join("" if share is None else f"{share:.2f}" for share in kept)
             lines.append(f"| {SIDES[side].title} | {shares} |")
     return lines
 

@@ -196,7 +196,6 @@ async def ask(job: Job, pipe: Pipe, call: Callable[[], Awaitable[object]]) -> No
     `call` creates a run and returns when its end is visible here.
     """
     loop = asyncio.get_running_loop()
-    asked: list[float] = []
     starts: list[float] = []
     ends: list[float] = []
     with beginnings(job) as heard:
@@ -211,11 +210,10 @@ async def ask(job: Job, pipe: Pipe, call: Callable[[], Awaitable[object]]) -> No
             started = float(await loop.sock_recv(heard, 64))
             # The first ones find cold caches.
             if number >= 3:
-                asked.append(began)
                 starts.append(started - began)
                 ends.append(ended - began)
             await asyncio.sleep(GAP_S)
-    pipe.say("measured", began_at=asked, start_ms=starts, visible_ms=ends)
+    pipe.say("measured", start_ms=starts, visible_ms=ends)
 
 
 def new_id() -> str:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.scenarios.catalogue import SCENARIOS, Scenario
+from benchmarks.scenarios.catalogue import IN_TURNS, SCENARIOS, TURNS, Scenario
 
-__all__ = ["SCENARIOS", "Scenario"]
+__all__ = ["IN_TURNS", "SCENARIOS", "TURNS", "Scenario"]

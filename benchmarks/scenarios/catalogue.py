@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from benchmarks.bench import SLOW, SQLITE, Bench
@@ -25,6 +25,10 @@ class Scenario(NamedTuple):
 
 
 RUNS, LATENCY, IDLE = "runs/s", "latency", "idle"
+IN_TURNS: Sequence[tuple[str, ...]] = (("C", "C-here"), ("E-0", "E-100k", "E-1m", "E-old"))
+"""Scenarios that are compared with each other take turns, as sides do."""
+TURNS = 3
+"""How many slices those have where others have one: a noisy minute falls on few of many."""
 WORK = ("work",)
 SCENARIOS = {
     scenario.name: scenario
@@ -38,8 +42,13 @@ SCENARIOS = {
         ),
         Scenario("batch", "enqueue, many in one call", RUNS, Load("batch", ("batch",), counted=CREATED)),
         Scenario("fan-out", "children of runs with 100 each", RUNS, FanOut("fan-out")),
-        Scenario("C", "idle: from the call to start and end", LATENCY, Wait("C", "ask", WORK)),
-        Scenario("C-here", "the same, worker in the same process", LATENCY, Wait("C-here", "ask_here")),
+        Scenario("C", "idle: from the call to start and end", LATENCY, Wait("C", "ask", WORK, turns=TURNS)),
+        Scenario(
+            "C-here",
+            "the same, worker in the same process",
+            LATENCY,
+            Wait("C-here", "ask_here", turns=TURNS),
+        ),
         Scenario("idle", "a worker with nothing to do", IDLE, Idle("idle")),
         Scenario("D", "200-byte events on one run", "events/s", Load("D", ("stream",), counted=EVENTS, is_traced=True)),
         Scenario("D-live", "age of an event in another process", LATENCY, Wait("D-live", "tail", WORK)),

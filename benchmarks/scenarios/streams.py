@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench
-from benchmarks.measuring import Measured
+from benchmarks.measuring import Measured, quantiles
 from benchmarks.peers.driving import Job
 from benchmarks.places import Place
 from benchmarks.processes import Player, playing
-from benchmarks.scenarios.waits import ANSWER_S, quantile
+from benchmarks.scenarios.waits import ANSWER_S
 from benchmarks.serving import Api, serving
 from benchmarks.sides import Side
 
@@ -69,8 +69,7 @@ class Streams:
         left_ms = api.leave()
         ended = await crowd.until("ended", ANSWER_S)
         values = {
-            "age_p50_ms": quantile(told["age_ms"], 0.5),
-            "age_p99_ms": quantile(told["age_ms"], 0.99),
+            **quantiles({"age_ms": told["age_ms"]}),
             "api_cpu_us": api_s / told["delivered"] * 1e6,
             "worker_cpu_us": worker_s / events * 1e6,
             "server_cpu_us": server_s / events * 1e6,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench
-from benchmarks.measuring import Measured
+from benchmarks.measuring import Measured, quantiles
 from benchmarks.peers.driving import Job
 from benchmarks.processes import playing
 from benchmarks.sides import Side
-from benchmarks.stillness import Stillness
 from benchmarks.wire import relayed
 
 SETTLED_S = 1.0
 ANSWER_S = 120.0
-STILL_MS = 1.0
-"""An observation during which the cores stood still for longer than this was disturbed."""
 
 
 @dataclass(frozen=True)
@@ -28,42 +24,21 @@ class Wait:
     name: str
     role: str
     beside: tuple[str, ...] = ()
+    turns: int = 1
+    """Into how many slices its asks are divided."""
 
     async def __call__(self, bench: Bench, side: Side, repeat: int) -> Measured:
         async with bench.place(side) as place:
-            job = Job(place.url, n=bench.size.asks, socket=str(bench.folder / "begun.sock"))
+            job = Job(place.url, n=-(-bench.size.asks // self.turns), socket=str(bench.folder / "begun.sock"))
             async with playing(*(bench.player(side, role, job) for role in (*self.beside, self.role))) as players:
                 *workers, asker = players
                 for worker in workers:
                     worker.tell()
                 await asyncio.sleep(SETTLED_S + side.warm_s)
                 asker.tell()
-                stillness = Stillness()
-                with stillness.watched():
-                    told = await asker.until("measured", ANSWER_S)
+                told = await asker.until("measured", ANSWER_S)
         samples = {name: sorted(told[name]) for name in told if name.endswith("_ms")}
-        values = _quantiles(samples) | undisturbed(told, stillness)
-        return Measured(self.name, side.name, repeat, values, samples)
-
-
-def undisturbed(told: dict[str, list[float]], stillness: Stillness) -> dict[str, float]:
-    """The same of those asks that had the machine to themselves, and how many in a hundred had not."""
-    asked = list(zip(told.get("began_at", ()), told.get("visible_ms", ()), strict=True))
-    seen = sorted(took for began, took in asked if stillness.between(began, began + took) < STILL_MS)
-    values = {"disturbed_percent": 100 - 100 * len(seen) / len(asked)} if asked else {}
-    return values | (_quantiles({"undisturbed_ms": seen}) if seen else {})
-
-
-def _quantiles(samples: dict[str, list[float]]) -> dict[str, float]:
-    return {
-        f"{name.removesuffix('_ms')}_{label}_ms": quantile(seen, share)
-        for name, seen in samples.items()
-        for label, share in (("p50", 0.5), ("p99", 0.99))
-    }
-
-
-def quantile(ascending: Sequence[float], share: float) -> float:
-    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]
+        return Measured(self.name, side.name, repeat, quantiles(samples), samples)
 
 
 @dataclass(frozen=True)
