@@ -6,6 +6,8 @@ READY := .venv/.installed
 SYSTEM := .venv/.system
 # Where Debian keeps what a test server needs as root; some shells leave it out.
 export PATH := $(PATH):/usr/sbin:/sbin
+# Empty is unset: tests start hundreds of processes, and each would compile everything anew where nothing is kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run first test check format bench bench-costs bench-smoke crash clauses diagram clean
@@ -35,7 +37,7 @@ first: $(READY) ## a first run, end to end, which ends by itself
 	@$(BIN)/python examples/first_run.py
 
 test: $(SYSTEM) ## all tests but the slow ones; ARGS="-k claim" narrows
-	@$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n 4 --dist loadgroup $(ARGS)
 
 check: $(READY) ## lint, format, types, floors, sizes, clauses
 	@$(BIN)/ruff check .

@@ -18,8 +18,27 @@ from tests.servers import postgres
 
 CONFIGURATIONS = ("memory", "file", "two-processes", "postgres")
 IN_PROCESS = ("memory", "file", "postgres")
+EACH_VALUE = ("memory", pytest.param("file", marks=pytest.mark.slow), "postgres")
+"""For tests with many values: a file goes the same way as memory but for its threads, which other tests are about."""
 
 Opener = Callable[..., Awaitable[Holdfast]]
+
+
+WAITING = (
+    "tests/worker/",
+    "tests/outbox/test_worker.py",
+    "tests/outbox/test_processes.py",
+    "tests/http/test_processes.py",
+)
+"""Tests that mostly wait, for leases to end and for processes of their own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal those that wait out among those that compute, so that the cores have something to do meanwhile."""
+    waiting = [item for item in items if item.nodeid.startswith(WAITING)]
+    others = [item for item in items if not item.nodeid.startswith(WAITING)]
+    places = [(number / len(each), item) for each in (waiting, others) for number, item in enumerate(each)]
+    items[:] = [item for _, item in sorted(places, key=lambda place: place[0])]
 
 
 class FakeClock:

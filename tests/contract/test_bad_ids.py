@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from holdfast import Conflict, Holdfast, InvalidValue, Ok
-from tests.conftest import IN_PROCESS
+from tests.conftest import EACH_VALUE
 from tests.contract.builders import claim_one, create, entry, fenced, look, step_of
 from tests.contract.stage import Stage, assert_healthy, note, refused, runs, set_stage
 
 Call = Callable[[Stage, Any], Awaitable[Any]]
-in_process = pytest.mark.parametrize("configuration", IN_PROCESS)
+in_process = pytest.mark.parametrize("configuration", EACH_VALUE)
 
 
 @pytest.fixture

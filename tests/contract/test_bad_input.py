@@ -19,12 +19,12 @@ from holdfast import (
     RetryPolicy,
     Wait,
 )
-from tests.conftest import IN_PROCESS
+from tests.conftest import EACH_VALUE
 from tests.contract.builders import create, entry
 from tests.contract.stage import Stage, assert_healthy, note, refused, runs, set_stage
 
 Call = Callable[[Stage, Any], Awaitable[Any]]
-in_process = pytest.mark.parametrize("configuration", IN_PROCESS)
+in_process = pytest.mark.parametrize("configuration", EACH_VALUE)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, NotFound
-from tests.conftest import IN_PROCESS, FakeClock
+from tests.conftest import EACH_VALUE, FakeClock
 from tests.contract.builders import create, note, start_child
 from tests.contract.damage import DAMAGES, Damage, give_a_key_away
 from tests.contract.scene import NOTES, build
@@ -27,7 +27,7 @@ async def test_a_busy_healthy_database_is_clean(hf: Holdfast, clock: FakeClock) 
     assert {info.status for info in (await scene.infos()).values() if info} == STATUSES
 
 
-@pytest.mark.parametrize("configuration", IN_PROCESS)
+@pytest.mark.parametrize("configuration", EACH_VALUE)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
 async def test_damage_is_named_and_nobody_else_is_blamed(hf: Holdfast, clock: FakeClock, damage: Damage) -> None:
     scene = await build(hf, clock)
@@ -53,7 +53,7 @@ async def test_one_run_can_be_checked_alone(hf: Holdfast, clock: FakeClock) -> N
     assert (healthy.ok, healthy.runs_checked, healthy.problems) == (True, 1, ())
 
 
-@pytest.mark.parametrize("configuration", IN_PROCESS)
+@pytest.mark.parametrize("configuration", EACH_VALUE)
 async def test_every_one_of_many_damages_is_named(hf: Holdfast, clock: FakeClock) -> None:
     scene = await build(hf, clock)
     planted = {damage.victim: damage for damage in DAMAGES}
@@ -79,7 +79,7 @@ async def test_a_key_that_answers_with_another_run_is_named_on_both(hf: Holdfast
     }
 
 
-@pytest.mark.parametrize("configuration", IN_PROCESS)
+@pytest.mark.parametrize("configuration", EACH_VALUE)
 async def test_what_lost_its_row_and_its_first_entry_is_still_seen(hf: Holdfast, clock: FakeClock) -> None:
     scene = await build(hf, clock)
     await scene.execute("DELETE FROM {s}runs WHERE run_id = $1", scene.runs["talking"])

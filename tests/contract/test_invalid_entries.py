@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast, InvalidEntry, NotFound
 from holdfast.protocol.facts import KINDS, required_fields
 from holdfast.protocol.values import digest
-from tests.conftest import IN_PROCESS, FakeClock
+from tests.conftest import EACH_VALUE, FakeClock
 from tests.contract.builders import claim_one, create, entry, idle, note
 
 BROKEN = 3
@@ -42,7 +42,7 @@ FAULTS = (
     Fault("a changed kind", "digest does not match", kind="anomaly", sealed=False),
 )
 faults = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-in_process = pytest.mark.parametrize("configuration", IN_PROCESS)
+in_process = pytest.mark.parametrize("configuration", EACH_VALUE)
 
 
 async def five_entries(hf: Holdfast) -> str:

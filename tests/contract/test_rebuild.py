@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import Done, Holdfast, InvalidEntry
-from tests.conftest import IN_PROCESS, FakeClock
+from tests.conftest import EACH_VALUE, FakeClock
 from tests.contract.builders import create
 from tests.contract.damage import (
     FORGERIES,
@@ -19,7 +19,7 @@ from tests.contract.damage import (
 from tests.contract.scene import MADE_FROM_THE_JOURNAL, Scene, build
 
 by_name = pytest.mark.parametrize("damage", ROW_DAMAGES, ids=lambda damage: damage.name)
-in_process = pytest.mark.parametrize("configuration", IN_PROCESS)
+in_process = pytest.mark.parametrize("configuration", EACH_VALUE)
 
 
 async def work_goes_on(scene: Scene) -> None:

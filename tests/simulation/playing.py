@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 from holdfast import Holdfast
 from holdfast.testing.simulation import _in_a_loop_of_its_own, _Play
 
 Part = Callable[[Holdfast], Awaitable[None]]
+
+
+def blocks(quick: int, all_of_them: int) -> list[Any]:
+    """Numbers of blocks of seeds: the first ones belong to every test run, the rest to the longer suites."""
+    later = [pytest.param(block, marks=pytest.mark.slow) for block in range(quick, all_of_them)]
+    return [*range(quick), *later]
 
 
 def played(story: Part, is_right: Part, crash_at: int = 0, *, before: bool = False) -> _Play:
