@@ -52,7 +52,7 @@ format: $(READY) ## repair what ruff can repair
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: $(READY) ## measure against the field, into docs/benchmarks; half an hour on two shared cores
+bench: $(READY) ## measure against the field, into docs/benchmarks; forty minutes on two shared cores
 	@$(BIN)/python -m benchmarks --page docs/benchmarks $(ARGS)
 
 bench-costs: $(READY) ## what a unit costs as things grow, into docs/benchmarks; about ten minutes
