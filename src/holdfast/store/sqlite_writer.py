@@ -13,6 +13,7 @@ import os
 import queue
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -51,7 +52,7 @@ class _Ticket:
             self.future.set_result(self.result)
 
 
-class Writer:
+class Writer(ABC):
     """One connection and the jobs that want it. Usable from any number of event loops of one process."""
 
     def __init__(
@@ -71,9 +72,9 @@ class Writer:
     def start(self) -> None:
         self._connection = self._connect()
 
+    @abstractmethod
     async def stop(self) -> None:
         """Finish what was accepted, then let the connection go."""
-        raise NotImplementedError
 
     async def write(self, job: Job[T]) -> T:
         """Run the job in a transaction; return when it is on disk."""
@@ -98,8 +99,9 @@ class Writer:
         result: T = await ticket.future
         return result
 
+    @abstractmethod
     def _accept(self, ticket: _Ticket) -> None:
-        raise NotImplementedError
+        """Take the job now; carry it out soon, beside whatever else was taken meanwhile."""
 
     def _carry_out(self, batch: list[_Ticket]) -> None:
         """Writes first, in one commit; then what is read on the same connection."""
