@@ -18,6 +18,16 @@ class Proxy:
         self.seen = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._pass_on(reader, writer)
+        except ConnectionRefusedError:
+            # Nobody is there: whoever asked hears no answer either.
+            writer.transport.abort()
+        finally:
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
@@ -29,8 +39,6 @@ class Proxy:
             self.lose -= 1
         else:
             writer.write(answer)
-        writer.close()
-        await writer.wait_closed()
 
     async def _asked(self, request: bytes) -> bytes:
         there = urlsplit(self.target)
