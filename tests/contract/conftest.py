@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
+import asyncpg
 import pytest
 
 from holdfast import Holdfast
@@ -21,6 +23,14 @@ async def hf(hf: Holdfast, request: pytest.FixtureRequest) -> AsyncIterator[Hold
     expected = request.module.__name__.rpartition(".")[2] in BREAKS_ON_PURPOSE
     if not expected and request.node.get_closest_marker("xfail") is None:
         await assert_sound(hf)
+
+
+@pytest.fixture
+async def stranger(postgres_url: str) -> AsyncIterator[Any]:
+    """Somebody else's connection, to look, to lock and to kill."""
+    connection = await asyncpg.connect(postgres_url, statement_cache_size=0)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture

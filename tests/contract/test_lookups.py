@@ -6,11 +6,10 @@ import ast
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 import holdfast
@@ -33,13 +32,6 @@ SOURCES = Path(holdfast.__file__).parent
 @pytest.fixture
 def configuration() -> str:
     return "postgres"
-
-
-@pytest.fixture
-async def stranger(postgres_url: str) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(postgres_url, statement_cache_size=0)
-    yield connection
-    await connection.close()
 
 
 def askers() -> set[str]:

@@ -27,13 +27,12 @@ from tests.contract.test_postgres_specifics import (
     open_database,
     request,
     schema,
-    stranger,
     touched,
     until,
     waiting_for_lock,
 )
 
-__all__ = ["database", "open_database", "schema", "stranger"]
+__all__ = ["database", "open_database", "schema"]
 
 
 @pytest.fixture

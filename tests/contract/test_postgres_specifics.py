@@ -116,14 +116,6 @@ async def database(open_database: Callable[..., Any]) -> Postgres:
     return found
 
 
-@pytest.fixture
-async def stranger(postgres_url: str) -> AsyncIterator[Any]:
-    """Somebody else's connection, to look, to lock and to kill."""
-    connection = await asyncpg.connect(postgres_url, statement_cache_size=0)
-    yield connection
-    await connection.close()
-
-
 async def until(question: Callable[[], Any]) -> Any:
     """The answer, once there is one; `pytest-timeout` is the deadline."""
     while True:
