@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ from holdfast.runtime.creation import creation
 from holdfast.runtime.pulse import Hold, Pulse
 from holdfast.runtime.records import run_info
 from holdfast.store import Beat
+from holdfast.store.gathering import Gathering
+from holdfast.store.store import PLACES_MAX
 
 T = TypeVar("T")
 GRACE_S = 1.0
@@ -68,6 +70,7 @@ class Executor:
         self._runs = runs
         self._registry = registry
         self._pulse = pulse
+        self._looking: Gathering[str, bool] = Gathering(self._are_used, PLACES_MAX, about=str)
 
     async def run(
         self,
@@ -152,7 +155,7 @@ class Executor:
         handler = self._registry.clog(taken.state.clog_id).advance_handler
         if handler is None:
             return Fail(NO_HANDLER, kind="no_handler"), False
-        tick.parent = await self._parent(taken.state)
+        tick.parent = await self._parent(taken)
         context = self._context(tick, taken.state.clog_id)
         tick.hold.check()
         work = asyncio.create_task(_invoke(handler, taken.claim.input, context))
@@ -226,14 +229,8 @@ class Executor:
         given = {"session_id": state.session_id, "queue": state.queue, "user_id": state.user_id, **options}
         fact = creation(clog_id=clog_id, **{**self._registry.options(clog_id), **given}).fact
         child_run_id = child_id(state.run_id, tick.key, clog_id, check_name(key, "key"))
-        known = await self._runs.get_run(child_run_id)
-        if known is not None and known.parent_run_id != state.run_id:
-            text = f"run {child_run_id} is there already and is no child of this run; use another key"
-            raise Conflict(text, code="conflicting_child_run")
-        if known is not None:
-            return known
-        if await self._runs.is_deleted(child_run_id):
-            raise Conflict(f"child {key!r} of clog {clog_id} was deleted; use another key", code="id_reused")
+        if await self._looking.ask(child_run_id):
+            return await self._existing_child(child_run_id, state.run_id, f"child {key!r} of clog {clog_id}")
         start = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in ("clog_id", "v")}
         begun = evolve(RunState(run_id=child_run_id), fact, state.at)
         info = run_info(begun, pending_input=fact.input, output=None)
@@ -250,10 +247,27 @@ class Executor:
             msgspec.structs.replace(info, parent_run_id=state.run_id, rev=0),
         )
 
-    async def _parent(self, state: RunState) -> facts.Parent | None:
+    async def _are_used(self, run_ids: Sequence[str]) -> list[bool]:
+        """Whether these ids are taken. Children that are started side by side are looked for together."""
+        used = set(await self._runs.journal.store.used_among(run_ids))
+        return [run_id in used for run_id in run_ids]
+
+    async def _existing_child(self, child_run_id: str, parent_run_id: str, name: str) -> RunInfo:
+        known = await self._runs.get_run(child_run_id)
+        if known is None:
+            raise Conflict(f"{name} was deleted; use another key", code="id_reused")
+        if known.parent_run_id != parent_run_id:
+            text = f"run {child_run_id} is there already and is no child of this run; use another key"
+            raise Conflict(text, code="conflicting_child_run")
+        return known
+
+    async def _parent(self, taken: Taken) -> facts.Parent | None:
+        """Whose child the run is. Its first tick knows the fact that says so; later ones read it."""
+        state, first = taken.state, taken.fact
         if state.parent_run_id is None:
             return None
-        first = (await self._runs.journal.facts_at([(state.run_id, 1)]))[state.run_id, 1]
+        if not isinstance(first, facts.RunCreated):
+            first = (await self._runs.journal.facts_at([(state.run_id, 1)]))[state.run_id, 1]
         return first.parent if isinstance(first, facts.RunCreated) else None
 
     async def _state(self, run_id: str, tick_id: str) -> RunState:

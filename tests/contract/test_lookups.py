@@ -66,7 +66,7 @@ async def tour(hf: Holdfast) -> None:
     await store.cancelled_among([run.run_id, "gone"])
     await store.gone_among([run.run_id, "gone"])
     await store.load_checkpoint(thread)
-    await hf.is_deleted(run.run_id)
+    await store.used_among([run.run_id, "gone"])
     await store.run_rows(run.run_id)
     await store.thread("notes")
 

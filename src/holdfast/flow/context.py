@@ -247,8 +247,10 @@ class FlowContext:
         end = self._memory.child_ends.get((clog_id, key))
         if end is None:
             await self._begin(f"@run:{clog_id}")
-            info = await self._context.child(clog_id, key=key, input=input, **options)
-            raise self._rest(f"child:{info.run_id}")
+            child_run_id = self._memory.open_children.get((clog_id, key))
+            if child_run_id is None:
+                child_run_id = (await self._context.child(clog_id, key=key, input=input, **options)).run_id
+            raise self._rest(f"child:{child_run_id}")
         await self._turns.wait(end.rev)
         if end.fact.status == "done":
             return end.fact.output

@@ -1,4 +1,4 @@
-"""What a flow did before: its recorded answers, by name and occurrence, and how its children ended."""
+"""What a flow did before: its recorded answers, by name and occurrence, its children, and how they ended."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from holdfast.protocol.flows import APPROVAL, TOOL
 from holdfast.protocol.state import RunState
 
 _STEPS = "SELECT name, occurrence, rev FROM {s}steps WHERE run_id = $1 ORDER BY rev"
-_CHILDREN = """
-    SELECT clog_id, child_key, finished_rev FROM {s}children WHERE run_id = $1 AND step = '' AND status IS NOT NULL
-"""
+_CHILDREN = "SELECT clog_id, child_key, child_run_id, finished_rev FROM {s}children WHERE run_id = $1 AND step = ''"
 PAGE = 1_000
 
 
@@ -43,6 +41,7 @@ class Memory:
         self,
         answers: Mapping[tuple[str, int], Answer] = MappingProxyType({}),
         ends: Mapping[tuple[str, str], ChildEnd] = MappingProxyType({}),
+        open_children: Mapping[tuple[str, str], str] = MappingProxyType({}),
     ) -> None:
         self._answers = answers
         # A tool asks a person only where nobody knows what became of it, which a body does not come to again.
@@ -50,6 +49,8 @@ class Memory:
         self._counts: dict[str, int] = {}
         self.child_ends = ends
         """By clog and key, which a fork shares with its original; the ids of the children it does not."""
+        self.open_children = open_children
+        """The ids of those that were started and are not over. What becomes of one is told to the flow, even its loss."""
 
     def occurrence(self, name: str) -> int:
         """How often the body has come to a step of this name before."""
@@ -70,12 +71,14 @@ class Memory:
 async def load(journal: Journal, run_id: str) -> Memory:
     """Everything the flow recorded, in a number of reads that grows by one for each thousand steps."""
     steps = await journal.store.fetch(_STEPS, run_id)
-    ends = await journal.store.fetch(_CHILDREN, run_id)
-    found = await _facts(journal, run_id, [rev for *_, rev in (*steps, *ends)])
+    children = await journal.store.fetch(_CHILDREN, run_id)
+    ended = [rev for *_, rev in children if rev is not None]
+    found = await _facts(journal, run_id, [*(rev for *_, rev in steps), *ended])
     taken = {fact.seq for fact, _ in found.values() if isinstance(fact, facts.SignalTaken)}
     signals = await _facts(journal, run_id, sorted(taken))
     answers = {(name, number): _answer(rev, *found[rev], signals) for name, number, rev in steps}
-    return Memory(answers, {(clog_id, key): _end(rev, found[rev][0]) for clog_id, key, rev in ends})
+    ends = {(clog_id, key): _end(rev, found[rev][0]) for clog_id, key, _, rev in children if rev is not None}
+    return Memory(answers, ends, {(clog_id, key): child for clog_id, key, child, rev in children if rev is None})
 
 
 def remembered(run_id: str, entries: Iterable[tuple[int, Fact, int]]) -> tuple[Memory, RunState]:
@@ -89,12 +92,14 @@ def remembered(run_id: str, entries: Iterable[tuple[int, Fact, int]]) -> tuple[M
         where: _answer(step.rev, *told[step.rev], told)
         for where, step in sorted(state.steps.items(), key=lambda item: item[1].rev)
     }
+    children = {(child.clog_id, child.child_key): child for child in state.children.values() if not child.step}
     ends = {
-        (child.clog_id, child.child_key): _end(child.finished_rev, told[child.finished_rev][0])
-        for child in state.children.values()
-        if child.finished_rev is not None and not child.step
+        name: _end(child.finished_rev, told[child.finished_rev][0])
+        for name, child in children.items()
+        if child.finished_rev is not None
     }
-    return Memory(answers, ends), state
+    open_children = {name: child.child_run_id for name, child in children.items() if child.finished_rev is None}
+    return Memory(answers, ends, open_children), state
 
 
 def _answer(rev: int, fact: Fact, at: int, told: dict[int, tuple[Fact, int]]) -> Answer:

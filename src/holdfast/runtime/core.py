@@ -129,10 +129,6 @@ class Core:
         sql = "SELECT 1 FROM {s}runs WHERE run_id = $1 AND user_id = $2"
         return bool(await self._store.fetch_by_key(sql, run_id, self._user_id))
 
-    async def is_deleted(self, run_id: str) -> bool:
-        """Was there a run of this id? Its id is never used again."""
-        return bool(await self._store.fetch_by_key("SELECT 1 FROM {s}tombstones WHERE run_id = $1", run_id))
-
     async def _known(self, run_id: str, executed: Executed) -> RunInfo:
         if executed.decision.refusal == "not_found":
             raise NotFound(f"there is no run {run_id}")

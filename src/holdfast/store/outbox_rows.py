@@ -1,14 +1,12 @@
 """The outbox's rows: taking, keeping and settling them, alone or many at once, through all that can go wrong.
 
-What many ask for at the same time goes as one statement: while one is on its way the next batch gathers. A holder whose
-answer was lost finds its claim's id on the row, and with it what became of the row.
+A holder whose answer was lost finds its claim's id on the row, and with it what became of the row.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,14 +15,13 @@ from holdfast.redaction import logger
 from holdfast.store import outbox_sql as texts
 from holdfast.store.committer import Patience, patiently
 from holdfast.store.database import Database
+from holdfast.store.gathering import Gathering
 from holdfast.store.news import OUTBOX_TOPIC
 from holdfast.store.outbox_sql import AuditRow, Renewal, Settlement
 from holdfast.store.types import Change, OutcomeUnknown, Rejected, Row
 
 log = logger("holdfast.store")
 
-A = TypeVar("A", bound="Asked")
-B = TypeVar("B")
 BATCH_MAX = 500
 CLAIMS_MAX = 5
 PATIENCE_S = 10.0
@@ -49,73 +46,6 @@ class ClaimTerms(NamedTuple):
     user_id: str | None = None
 
 
-class Asked(Protocol):
-    """A question about one row."""
-
-    @property
-    def outbox_id(self) -> str: ...
-
-
-class Gathering(Generic[A, B]):
-    """Questions of many callers, answered together; each gets its own answer, all share an error.
-
-    Two about the same row never go together: one statement could not tell which of them it said yes to.
-    """
-
-    def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], most: int) -> None:
-        self._work = work
-        self._most = most
-        self._waiting: list[tuple[A, asyncio.Future[B]]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def ask(self, question: A) -> B:
-        future: asyncio.Future[B] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._answer_all())
-        return await future
-
-    async def close(self) -> None:
-        while self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-            await asyncio.sleep(0)
-
-    async def _answer_all(self) -> None:
-        # Everyone who is about to ask in this turn of the loop comes along.
-        await asyncio.sleep(0)
-        try:
-            while self._waiting:
-                await self._answer(self._next())
-        finally:
-            self._task = None
-
-    def _next(self) -> list[tuple[A, asyncio.Future[B]]]:
-        """The first of those that wait, one for each row."""
-        batch: list[tuple[A, asyncio.Future[B]]] = []
-        later: list[tuple[A, asyncio.Future[B]]] = []
-        rows: set[str] = set()
-        for place, asked in enumerate(self._waiting):
-            if len(batch) == self._most:
-                later += self._waiting[place:]
-                break
-            (later if asked[0].outbox_id in rows else batch).append(asked)
-            rows.add(asked[0].outbox_id)
-        self._waiting = later
-        return batch
-
-    async def _answer(self, batch: list[tuple[A, asyncio.Future[B]]]) -> None:
-        try:
-            answers = await self._work([question for question, _ in batch])
-        except Exception as error:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for (_, future), answer in zip(batch, answers, strict=True):
-            if not future.done():
-                future.set_result(answer)
-
-
 class OutboxRows:
     """The outbox of one store. Every change carries the holder's fence; False means that it does not hold any more."""
 
@@ -128,8 +58,8 @@ class OutboxRows:
         self._database = database
         self._fetch = fetch
         self._publish = publish
-        self._renewing: Gathering[Renewal, bool] = Gathering(self.renew_all, BATCH_MAX)
-        self._settling: Gathering[Settlement, bool] = Gathering(self._settle_all, BATCH_MAX)
+        self._renewing: Gathering[Renewal, bool] = Gathering(self.renew_all, BATCH_MAX, _row)
+        self._settling: Gathering[Settlement, bool] = Gathering(self._settle_all, BATCH_MAX, _row)
 
     async def close(self) -> None:
         await self._renewing.close()
@@ -279,6 +209,10 @@ class OutboxRows:
             return await patiently(attempt, patience_s=PATIENCE_S)
         except Rejected as error:
             raise DatabaseError(f"the database refused this write: {error}", code="write_rejected") from error
+
+
+def _row(asked: Renewal | Settlement) -> str:
+    return asked.outbox_id
 
 
 def _claim_change(terms: ClaimTerms) -> tuple[Change, list[str]]:

@@ -17,6 +17,7 @@ from holdfast.store.appender import Appender
 from holdfast.store.claimer import Claimer
 from holdfast.store.committer import Committer, Patience, patiently
 from holdfast.store.database import Database
+from holdfast.store.gathering import Gathering
 from holdfast.store.hints import Hints, Listener
 from holdfast.store.news import topics
 from holdfast.store.outbox_rows import OutboxRows
@@ -70,7 +71,11 @@ _LEAVE_PENDING = """
 _SETTLED = "run_id = $1 AND status <> 'pending' AND NOT EXISTS (SELECT 1 FROM {s}runs WHERE run_id = $1)"
 _DROP_SETTLED = f"DELETE FROM {{s}}outbox WHERE {_SETTLED}"
 _DROP_AUDITS = f"DELETE FROM {{s}}outbox_audits WHERE outbox_id IN (SELECT outbox_id FROM {{s}}outbox WHERE {_SETTLED})"
-_GONE = "SELECT run_id FROM {s}tombstones WHERE run_id IN ({places})"
+_CANCELLED = "SELECT run_id FROM {s}runs WHERE run_id IN ({ids}) AND cancel_requested_at IS NOT NULL"
+_GONE = "SELECT run_id FROM {s}tombstones WHERE run_id IN ({ids})"
+_USED = f"SELECT run_id FROM {{s}}runs WHERE run_id IN ({{ids}}) UNION ALL {_GONE}"
+Handoff = tuple[str, str, str]
+"""The run that it is for, the run that it comes from, and what it asks for."""
 NEVER = 1 << 61
 """From here on a due time means: not by itself."""
 
@@ -117,6 +122,7 @@ class Store(Generic[S]):
         self.appender = Appender(database, self.hints.publish, grouped=grouped)
         self.recorder = Recorder(database)
         self.outbox = OutboxRows(database, self.fetch, self.hints.publish)
+        self._dropping: Gathering[Handoff, None] = Gathering(self._drop_handoffs, PLACES_MAX, about=tuple)
 
     def beside(self) -> Store[S]:
         """The same database for the event loop of another thread. Opened there, without migrating or listening."""
@@ -139,6 +145,7 @@ class Store(Generic[S]):
         await self.committer.close()
         await self.appender.close()
         await self.outbox.close()
+        await self._dropping.close()
         await self.hints.stop()
         await self._database.close()
 
@@ -288,13 +295,7 @@ class Store(Generic[S]):
 
     async def cancelled_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of these runs that someone wants to stop."""
-        found: list[str] = []
-        for start in range(0, len(run_ids), PLACES_MAX):
-            some = run_ids[start : start + PLACES_MAX]
-            places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
-            sql = f"SELECT run_id FROM {{s}}runs WHERE run_id IN ({places}) AND cancel_requested_at IS NOT NULL"
-            found += [row[0] for row in await self.fetch_by_key(sql, *some)]
-        return found
+        return await self._ids_among(_CANCELLED, run_ids)
 
     async def read(
         self, thread: str, after: int = 0, limit: int | None = None, *, until_at: int | None = None
@@ -450,12 +451,11 @@ class Store(Generic[S]):
 
     async def gone_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of these runs that were deleted."""
-        found: list[str] = []
-        for start in range(0, len(run_ids), PLACES_MAX):
-            some = run_ids[start : start + PLACES_MAX]
-            places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
-            found += [row[0] for row in await self.fetch_by_key(_GONE.replace("{places}", places), *some)]
-        return found
+        return await self._ids_among(_GONE, run_ids)
+
+    async def used_among(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of these ids that are a run's, or were."""
+        return await self._ids_among(_USED, run_ids)
 
     async def remove_run(self, run: Row, *, finished_by: int = -1) -> None:
         """Remove a deleted run's entries, or everything of a run that was over by an instant; its tombstone stays.
@@ -493,8 +493,15 @@ class Store(Generic[S]):
         return await self.fetch(sql, limit, *([] if of is None else [of]))
 
     async def drop_handoff(self, target_run_id: str, source_run_id: str, kind: str) -> None:
-        sql = "DELETE FROM {s}handoffs WHERE target_run_id = $1 AND source_run_id = $2 AND kind = $3"
-        await self._again(lambda: self._database.execute([(self._sql(sql), (target_run_id, source_run_id, kind))]))
+        """Remove an open handoff, together with whatever others remove at the same time."""
+        await self._dropping.ask((target_run_id, source_run_id, kind))
+
+    async def _drop_handoffs(self, keys: Sequence[Handoff]) -> list[None]:
+        places = ", ".join(f"(${3 * place + 1}, ${3 * place + 2}, ${3 * place + 3})" for place in range(len(keys)))
+        sql = f"DELETE FROM {{s}}handoffs WHERE (target_run_id, source_run_id, kind) IN (VALUES {places})"
+        params = tuple(part for key in keys for part in key)
+        await self._again(lambda: self._database.execute([(self._sql(sql), params)]))
+        return [None] * len(keys)
 
     async def save_checkpoint(self, thread: str, rev: int, state: str, digest: bytes) -> None:
         sql = """
@@ -598,6 +605,15 @@ class Store(Generic[S]):
             sql = self._sql(f"INSERT INTO {{s}}{name} ({', '.join(columns)}) VALUES ({marks}) {known}")
             puts += [(sql, tuple(row)) for row in tables[name]]
         return puts
+
+    async def _ids_among(self, sql: str, run_ids: Sequence[str]) -> list[str]:
+        """Ask about many ids (`{ids}`), a hundred at a time."""
+        found: list[str] = []
+        for start in range(0, len(run_ids), PLACES_MAX):
+            some = run_ids[start : start + PLACES_MAX]
+            places = ", ".join(f"${place}" for place in range(1, len(some) + 1))
+            found += [row[0] for row in await self.fetch_by_key(sql.replace("{ids}", places), *some)]
+        return found
 
     async def _entries(self, sql: str, *params: Any) -> list[Entry]:
         return [_entry(row) for row in await self.fetch(sql, *params)]
