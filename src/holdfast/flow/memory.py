@@ -50,7 +50,7 @@ class Memory:
         self.child_ends = ends
         """By clog and key, which a fork shares with its original; the ids of the children it does not."""
         self.open_children = open_children
-        """The ids of those that were started and are not over. What becomes of one is told to the flow, even its loss."""
+        """The ids of those that were started and are not over. However one ends, the flow is told."""
 
     def occurrence(self, name: str) -> int:
         """How often the body has come to a step of this name before."""
