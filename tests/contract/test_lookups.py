@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.runtime.following import standing, standings
+from holdfast.store.postgres import _as_one
 from holdfast.store.postgres_pool import BY_KEY
 from tests.contract.test_postgres_specifics import generic_plan, nodes
 
@@ -83,7 +84,8 @@ async def test_every_question_by_key_finds_its_rows_by_their_keys(
         return await real(sql, *params)
 
     async def seen_at_once(queries: Sequence[tuple[str, tuple[Any, ...]]]) -> Any:
-        snapshots.extend(text for text, _ in queries)
+        *short, (last, _) = queries
+        snapshots.extend([last, _as_one(tuple((text, len(params)) for text, params in short))])
         return await at_once(queries)
 
     real, at_once = store.fetch_by_key, store._database.fetch_snapshot
@@ -101,3 +103,22 @@ async def test_every_question_by_key_finds_its_rows_by_their_keys(
         for scan in scans:
             assert scan["Node Type"] in ("Index Scan", "Index Only Scan"), text
             assert re.search(rf"\b{leading[scan['Index Name']]} = ", scan["Index Cond"]), text
+
+
+async def test_queries_of_one_snapshot_answer_what_each_answers_alone(hf: Holdfast) -> None:
+    database = hf.journal.store._database
+    queries: list[tuple[str, tuple[Any, ...]]] = [
+        (
+            "SELECT n, CAST($2 AS text) || n, CAST(NULL AS bytea) FROM generate_series(1, CAST($1 AS int)) n",
+            (12, "€$1 "),
+        ),
+        ("SELECT 1 WHERE CAST($1 AS text) = 'x'", ("y",)),
+        ("SELECT CAST($1 AS bytea), true, 1.5 :: float8 ORDER BY 1", (b"\0\xff",)),
+        ("SELECT n FROM generate_series(1, CAST($1 AS bigint)) n ORDER BY n DESC", (3,)),
+    ]
+
+    together = await database.fetch_snapshot(queries)
+
+    assert together == [await database.fetch(text, *params) for text, params in queries]
+    assert [len(rows) for rows in together] == [12, 0, 1, 3]
+    assert together[2:] == [[(b"\0\xff", True, 1.5)], [(3,), (2,), (1,)]]
