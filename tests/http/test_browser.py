@@ -29,6 +29,8 @@ WATCH = """
 BELOW = (
     "const list = document.getElementById('messages'); return list.scrollHeight - list.scrollTop - list.clientHeight"
 )
+TOO_LONG = " ".join(["too long to wait for"] * 40)
+"""Its answer repeats it word by word, which takes longer than a busy machine needs for a click."""
 Dev = Callable[..., Awaitable[Process]]
 
 
@@ -96,7 +98,7 @@ async def test_a_person_talks_approves_and_cancels(page: tuple[Browser, Process]
     await window.until("li.assistant", lambda texts: len(texts) == 2 and is_answer(texts))
     await window.until("#state", lambda texts: texts == ["completed"])
 
-    await say(window, "too long to wait for")
+    await say(window, TOO_LONG)
     await window.until("li.assistant", lambda texts: len(texts) == 3)
     await window.click("#cancel")
     await window.until("#state", lambda texts: texts == ["cancelled"])
@@ -105,7 +107,7 @@ async def test_a_person_talks_approves_and_cancels(page: tuple[Browser, Process]
     users = await window.texts("li.user")
     below = await window.run(BELOW)
 
-    assert users == ["hello there", "publish this", "too long to wait for"]
+    assert users == ["hello there", "publish this", TOO_LONG]
     assert [text for text in tools if not text.startswith("→")] == [
         f'count_words {{"text":"{text}"}}' for text in users
     ]
