@@ -17,7 +17,7 @@ from tests.crash.methods import METHODS, Method, Stage
 from tests.schemas import drop
 
 SEED = 20_300_101
-MESSAGES_MAX = 6
+MESSAGES_MAX = 4
 """Of a longer conversation the quick suite cuts as many, spread evenly; the slow one cuts all."""
 HASTY = "&unsafe=1&synchronous_commit=off"
 """No power is lost here, so nobody has to wait for the disk."""

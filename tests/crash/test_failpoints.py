@@ -16,7 +16,7 @@ from tests.schemas import drop
 from tests.worker.nursery import Nursery
 
 WHENS = ("before", "inside", "after")
-SPREAD = 8
+SPREAD = 5
 """Of how many points the quick suite tries each program."""
 BOOKKEEPING = frozenset({"run_started", "step_start", "run_waiting", "tick_abandoned", "run_retrying"})
 """Events that say how often somebody tried; what was tried must not depend on it."""
