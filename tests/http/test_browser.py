@@ -223,15 +223,15 @@ async def talk_to_one_who_dies(window: Browser, dev: Dev, program: str) -> None:
 
 async def test_nobody_talks_over_an_answer(page: tuple[Browser, Process]) -> None:
     window, process = page
-    await say(window, "hello")
+    await say(window, TOO_LONG)
     await window.until("li.assistant", lambda texts: bool(texts and texts[-1]))
 
     await window.type("#message", "and another thing\n")
     is_closed = await window.run("return document.getElementById('send').disabled")
-    await window.until("#state", lambda texts: texts == ["completed"])
+    await window.until("#state", lambda texts: texts == ["completed"], within_s=60)
 
     assert is_closed
-    assert await window.texts("li.user") == ["hello"]
+    assert await window.texts("li.user") == [TOO_LONG]
     assert len((await process.client.get("/api/runs")).json()["runs"]) == 1
     await window.click("#send")
-    await window.until("li.user", lambda texts: texts == ["hello", "and another thing"])
+    await window.until("li.user", lambda texts: texts == [TOO_LONG, "and another thing"])
