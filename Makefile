@@ -10,10 +10,10 @@ export PATH := $(PATH):/usr/sbin:/sbin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run first test check format bench bench-costs bench-smoke crash clauses diagram clean
+.PHONY: help run first test check format bench bench-costs bench-profiles bench-smoke crash clauses diagram clean
 
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -57,6 +57,9 @@ bench: $(READY) ## measure against the field, into docs/benchmarks; forty minute
 
 bench-costs: $(READY) ## what a unit costs as things grow, into docs/benchmarks; about ten minutes
 	@$(BIN)/python -m benchmarks.costs --page docs/benchmarks $(ARGS)
+
+bench-profiles: $(READY) ## where our own processes spend their time, into docs/benchmarks; five minutes
+	@$(BIN)/python -m benchmarks.profiles --page docs/benchmarks $(ARGS)
 
 bench-smoke: $(READY) ## that the benchmarks work: tiny sizes, no network
 	@$(BIN)/python -m benchmarks --size smoke --peers holdfast,raw $(ARGS)

@@ -134,7 +134,7 @@ def _header(size: Size, sides: Sequence[Side], settings: dict[str, str]) -> dict
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "commit": _commit(),
+        "commit": commit(),
         "load": f"{os.getloadavg()[0]:.1f}",
         "slices": f"{size.repeats} × {size.seconds:g} s",
         "cores": os.cpu_count(),
@@ -144,7 +144,7 @@ def _header(size: Size, sides: Sequence[Side], settings: dict[str, str]) -> dict
     }
 
 
-def _commit() -> str:
+def commit() -> str:
     asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     return asked.stdout.strip() or "unknown"
 

@@ -36,6 +36,10 @@ class Player:
         self._log = log
         self.said: dict[str, dict[str, Any]] = {}
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     @classmethod
     async def start(
         cls, command: Sequence[str], role: str, job: Job, *, name: str, log: Path, env: Mapping[str, str]

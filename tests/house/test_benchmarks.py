@@ -18,7 +18,10 @@ from benchmarks.goals import GOALS, Ceiling, Growth, Ratio, Scaled
 from benchmarks.group_commit import WORKLOADS, table
 from benchmarks.measuring import Measured, Reading, difference, quantiles
 from benchmarks.peers.growing import REAL
+from benchmarks.peers.holdfast import ROLES as PLAYED
 from benchmarks.places import Meters
+from benchmarks.profiles import REST, ROLES, SHOWN, WRITER, profile
+from benchmarks.profiles import page as profiles_page
 from benchmarks.report import medians, page
 from benchmarks.scenarios import SCENARIOS, TURNS
 from benchmarks.sides import DBOS, HOLDFAST, SIDES
@@ -106,6 +109,39 @@ def test_every_goal_names_a_scenario_and_a_side_that_plays_it() -> None:
         assert goal.scenario in SIDES["holdfast"].scenarios
         if isinstance(goal, Ratio):
             assert goal.scenario in SIDES[goal.side].scenarios
+
+
+def test_a_profile_gives_time_to_the_innermost_part_of_ours() -> None:
+    loop = "<module> (benchmarks/peers/holdfast.py:9);BaseEventLoop._run_once (asyncio/base_events.py:1)"
+    raw = "\n".join(
+        (
+            f"{loop} 10",
+            f"{loop};Executor.run (holdfast/executor.py:7);Committer.submit (holdfast/store/committer.py:40) 30",
+            f"{loop};Committer.submit (holdfast/store/committer.py:41);dumps (json/__init__.py:5) 20",
+            f"{loop};Connection.fetch (asyncpg/connection.py:1) 15",
+            "Thread._bootstrap (threading.py:1);Writer.run (holdfast/store/sqlite_writer.py:2) 20",
+            "Thread._bootstrap (threading.py:1);wait (threading.py:2) 5",
+        )
+    )
+
+    seen = profile("A", raw)
+
+    assert {title.split(":")[0]: seen.share(title) for title in seen.places} == {
+        "the event loop": "10 %",
+        "`store/`": "50 %",
+        "the driver": "15 %",
+        WRITER: "20 %",
+        REST: "5 %",
+    }
+    assert seen.functions["Committer.submit (holdfast/store/committer.py)"] == 30
+    text = profiles_page(" --only A", {"server_version": "18"}, [seen])
+    assert "| looks | 100 |" in text
+    assert "**A**: `Committer.submit (holdfast/store/committer.py)` 30.0%" in text
+
+
+def test_every_profiled_scenario_is_played_by_somebody_who_is_looked_at() -> None:
+    assert set(SHOWN) <= HOLDFAST.scenarios
+    assert set(ROLES) <= set(PLAYED)
 
 
 def test_a_peer_that_cannot_be_installed_is_reported(tmp_path: Path) -> None:
