@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -84,29 +85,40 @@ def configuration(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def database_url(configuration: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+def database_url(configuration: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Where this test's database lives. Postgres tests share a server, never a schema."""
     if configuration == "memory":
         return ":memory:"
     if configuration == "postgres":
         return str(request.getfixturevalue("postgres_url"))
-    return str(tmp_path / "holdfast.db")
+    return str(shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "holdfast.db"))
 
 
 @pytest.fixture(scope="session")
-def schemas() -> Schemas:
-    return Schemas()
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without a row, to copy: that one is migrated from nothing is not what most tests are about."""
+    path = tmp_path_factory.mktemp("migrated") / "holdfast.db"
+    Holdfast(str(path)).sync.open().close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def schemas(postgres_url: str) -> Iterator[Schemas]:
+    kept = Schemas(postgres_url)
+    yield kept
+    kept.close()
 
 
 @pytest.fixture
-async def schema(configuration: str, database_url: str, schemas: Schemas) -> AsyncIterator[str]:
+def schema(configuration: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """A schema without a row; on Postgres it is there already. For tests whose every process ends with them."""
     if configuration != "postgres":
         yield new_name()
         return
-    name = await schemas.take(database_url)
+    schemas: Schemas = request.getfixturevalue("schemas")
+    name = schemas.take()
     yield name
-    await schemas.give_back(database_url, name)
+    schemas.give_back(name)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,39 +54,67 @@ async def drop(url: str, name: str) -> None:
 
 
 class Schemas:
-    """Migrated schemas without a row, each lent to one test at a time."""
+    """Migrated schemas without a row, each lent to one test at a time.
 
-    def __init__(self) -> None:
+    They are looked after over one session that is kept, in a loop of its own: a new session would have to learn the
+    catalogs anew for each test. Call it where no loop runs.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._connection: asyncpg.Connection | None = None
         self._clean: list[str] = []
         self._uses: dict[str, int] = {}
         self._forms: dict[str, tuple[str, list[int]]] = {}
 
-    async def take(self, url: str) -> str:
-        if self._clean:
-            return self._clean.pop()
+    def take(self) -> str:
+        return self._clean.pop() if self._clean else self._loop.run_until_complete(self._made())
+
+    def give_back(self, name: str) -> None:
+        """Empty it for the next test; one whose form was changed is thrown away."""
+        self._uses[name] += 1
+        self._loop.run_until_complete(self._emptied(name))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            # No farewell, since the other side may be gone already.
+            self._connection.terminate()
+            self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _made(self) -> str:
         name = new_name()
-        async with Holdfast(url, schema=name):
+        async with Holdfast(self._url, schema=name):
             pass
-        async with connected(url) as connection:
-            self._forms[name] = await _form(connection, name)
+        self._forms[name] = await _form(await self._session(), name)
         self._uses[name] = 0
         return name
 
-    async def give_back(self, url: str, name: str) -> None:
-        """Empty it for the next test; one whose form was changed is thrown away."""
-        self._uses[name] += 1
-        async with connected(url) as connection:
-            if self._uses[name] < USES_MAX and await self._is_as_made(connection, name):
-                await _empty(connection, name)
-                self._clean.append(name)
-            else:
-                await connection.execute(_DROP.format(name))
+    async def _emptied(self, name: str) -> None:
+        session = await self._session()
+        if self._uses[name] < USES_MAX and await self._is_as_made(session, name):
+            await _empty(session, name)
+            self._clean.append(name)
+        else:
+            await session.execute(_DROP.format(name))
 
-    async def _is_as_made(self, connection: asyncpg.Connection, name: str) -> bool:
+    async def _is_as_made(self, session: asyncpg.Connection, name: str) -> bool:
         try:
-            return await _form(connection, name) == self._forms[name]
+            return await _form(session, name) == self._forms[name]
         except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             return False
+
+    async def _session(self) -> asyncpg.Connection:
+        """The one that is kept, or another: there are tests that end every session they see."""
+        if self._connection is not None:
+            try:
+                await self._connection.execute("SELECT 1")
+                return self._connection
+            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError, OSError):
+                self._connection.terminate()
+        self._connection = await asyncpg.connect(self._url)
+        return self._connection
 
 
 async def _form(connection: asyncpg.Connection, name: str) -> tuple[str, list[int]]:

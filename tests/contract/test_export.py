@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.contract.builders import (
     shared,
     stored,
 )
+from tests.schemas import Schemas
 
 STATUSES = ("idle", "pending", "waiting", "backing off", "paused", "done", "failed", "cancelled")
 
@@ -37,16 +38,24 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["file", "postgres"])
-async def elsewhere(
-    request: pytest.FixtureRequest, tmp_path: Path, schema: str, clock: FakeClock
-) -> AsyncIterator[Holdfast]:
+def another_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The address and the schema of a database that is not the one under test."""
+    if request.param == "file":
+        yield str(tmp_path / "elsewhere.db"), "holdfast"
+        return
+    schemas: Schemas = request.getfixturevalue("schemas")
+    name = schemas.take()
+    yield request.getfixturevalue("postgres_url"), name
+    schemas.give_back(name)
+
+
+@pytest.fixture
+async def elsewhere(another_place: tuple[str, str], clock: FakeClock) -> AsyncIterator[Holdfast]:
     """Another database than the one under test."""
-    url = str(request.getfixturevalue("postgres_url") if request.param == "postgres" else tmp_path / "elsewhere.db")
-    async with Holdfast(url, schema=f"{schema}_x", clock=clock) as other:
+    url, schema = another_place
+    async with Holdfast(url, schema=schema, clock=clock) as other:
         yield other
         await assert_sound(other)
-        if request.param == "postgres":
-            await other.journal.store.execute((f'DROP SCHEMA "{schema}_x" CASCADE', ()))
 
 
 def write(path: Path, text: str) -> None:

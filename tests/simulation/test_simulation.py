@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -116,6 +117,32 @@ async def test_it_can_be_awaited_where_a_loop_runs() -> None:
     report = await simulate(family, seeds=2, workers=2, faults=())
 
     assert (report.seeds, report.crashes, report.leases_lost) == (2, 0, 0)
+
+
+def test_a_handler_that_never_rests_holds_up_nobody() -> None:
+    """It waits, by asking again and again, for a run that only the schedule can let go on."""
+    restless = Clog("restless")
+    told: list[Any] = []
+
+    @restless.on_advance
+    async def ask(input: Any, ctx: Context) -> Done:
+        if input == "tells":
+            await ctx.emit("note", "now")
+            told.append(input)
+        while not told:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return Done(input)
+
+    async def story(hf: Holdfast) -> None:
+        told.clear()
+        hf.register(restless)
+        for what in ("asks", "tells"):
+            await hf.create_run(session_id="s", clog_id="restless", input=what, run_id=what)
+
+    async def are_done(hf: Holdfast) -> None:
+        assert [await hf.result(run_id) for run_id in ("asks", "tells")] == ["asks", "tells"]
+
+    assert simulate(story, check=are_done, seeds=5, faults=()).seeds == 5
 
 
 def test_what_goes_wrong_names_its_seed_and_its_schedule() -> None:

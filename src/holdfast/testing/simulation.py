@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -24,11 +24,14 @@ from holdfast.testing.clock import VirtualClock
 from holdfast.testing.stage import Crashed, Gate, GatedDatabase, Waiting
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Step = Callable[[Holdfast], Awaitable[Any]]
 FAULTS = ("crash", "lease", "hint")
 STEPS_MAX = 100_000
 TURNS = 25
 """How often everybody may go on before the schedule looks who waits: more than any chain of awaits is long."""
+QUIET_TURNS = 5
+"""It looks earlier when so often in a row nobody wanted to go on. Functions in threads need a moment."""
 STEP_S = 0.01
 LEASES_MAX = 4
 HINTS_LOST = 0.5
@@ -97,12 +100,25 @@ def simulate(
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose timers know only simulated time."""
+    """An event loop whose timers know only simulated time, and that counts how often somebody wants to go on."""
 
     simulated_s = 0.0
+    wanted = 0
 
     def time(self) -> float:
         return self.simulated_s
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self.wanted += 1
+        return super().call_soon(callback, *args, context=context)
+
+
+def _loop() -> _Loop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, _Loop)
+    return loop
 
 
 def _in_a_loop_of_its_own(play: _Play) -> None:
@@ -199,13 +215,17 @@ class _Play:
 
     async def _settle(self) -> None:
         """Let everybody go on until all of them wait for the schedule."""
-        turns = 0
-        while turns < TURNS:
+        loop = _loop()
+        turns = quiet = 0
+        while turns < TURNS and quiet < QUIET_TURNS:
             turns += 1
             if self._gate.in_flight:
                 await self._gate.landed()
                 turns = 0
+            before = loop.wanted
             await asyncio.sleep(0)
+            # We ourselves wanted to go on, once.
+            quiet = quiet + 1 if loop.wanted == before + 1 else 0
 
     def _choose(self) -> Waiting | None:
         """Whoever has something to do before whoever only looks for it, mostly."""
@@ -285,9 +305,7 @@ class _Play:
             process.hear()
 
     def _pass_time(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, _Loop)
-        loop.simulated_s += STEP_S
+        _loop().simulated_s += STEP_S
 
     async def _judge(self, judge: Holdfast) -> None:
         report = await judge.fsck()
