@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -27,9 +28,17 @@ def played(story: Part, is_right: Part, crash_at: int = 0, *, before: bool = Fal
     return play
 
 
-def dies_at_every_commit(story: Part, is_right: Part, *, before: bool) -> int:
+BEFORE_OR_AFTER = pytest.mark.parametrize(
+    "sides",
+    [(True, False), *(pytest.param(each, marks=pytest.mark.slow) for each in ((True,), (False,)))],
+    ids=["by turns", "before", "after"],
+)
+"""Right before each commit and right after it; every test run has one of the two, by turns."""
+
+
+def dies_at_every_commit(story: Part, is_right: Part, sides: Sequence[bool]) -> int:
     """Play the story once for each of its commits, with a crash there; answer how many commits it has."""
     commits = played(story, is_right).commits
-    for place in range(1, commits + 1):
+    for place, before in zip(range(1, commits + 1), cycle(sides), strict=False):
         assert played(story, is_right, place, before=before).crashes == 1
     return commits

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Clog, Context, Continue, Done, FlowContext, Holdfast
 from holdfast.testing import simulate
-from tests.simulation.playing import blocks, dies_at_every_commit
+from tests.simulation.playing import BEFORE_OR_AFTER, blocks, dies_at_every_commit
 
 BLOCKS = blocks(1, 4)
 EACH = 30
@@ -73,6 +73,6 @@ def test_every_call_is_answered_once_whoever_dies(block: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_worker_may_die_at_every_single_commit(before: bool) -> None:
-    assert dies_at_every_commit(story, is_right, before=before) > 20
+@BEFORE_OR_AFTER
+def test_a_worker_may_die_at_every_single_commit(sides: tuple[bool, ...]) -> None:
+    assert dies_at_every_commit(story, is_right, sides) > 20

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Fail, Holdfast, RetryPolicy, Workflow
 from holdfast.testing import simulate
-from tests.simulation.playing import blocks, dies_at_every_commit
+from tests.simulation.playing import BEFORE_OR_AFTER, blocks, dies_at_every_commit
 
 BLOCKS = blocks(1, 8)
 EACH = 15
@@ -198,6 +198,6 @@ async def is_undone(hf: Holdfast) -> None:
 
 @pytest.mark.clause("S-22", "S-23")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_worker_may_die_at_every_single_commit_of_a_workflow(before: bool) -> None:
-    assert dies_at_every_commit(saga, is_undone, before=before) > 25
+@BEFORE_OR_AFTER
+def test_a_worker_may_die_at_every_single_commit_of_a_workflow(sides: tuple[bool, ...]) -> None:
+    assert dies_at_every_commit(saga, is_undone, sides) > 25
