@@ -13,6 +13,8 @@ from holdfast import Holdfast
 
 USES_MAX = 50
 """A schema that was used this often has gathered what emptied tables leave behind."""
+CARETAKER = "holdfast tests: schemas"
+"""Who looks after them, for tests that count sessions."""
 
 # Whatever is defined there is a row of a catalog, and to change it writes that row anew; vacuuming does not.
 _FORM = """
@@ -113,7 +115,7 @@ class Schemas:
                 return self._connection
             except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError, OSError):
                 self._connection.terminate()
-        self._connection = await asyncpg.connect(self._url)
+        self._connection = await asyncpg.connect(self._url, server_settings={"application_name": CARETAKER})
         return self._connection
 
 
