@@ -180,7 +180,10 @@ def main() -> None:
     options = parser.parse_args()
     HOME.mkdir(exist_ok=True)
     names = f" --only {options.only}" if options.only else ""
-    text = page(names, *asyncio.run(measure(chosen(options.only, SHOWN))))
+    try:
+        text = page(names, *asyncio.run(measure(chosen(options.only, SHOWN))))
+    except Broken as error:
+        raise SystemExit(f"no profiles: {error}") from None
     if options.page is None:
         print(text)
         return
