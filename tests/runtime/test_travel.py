@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Done, Holdfast, NotFound
 from tests.conftest import FakeClock
 from tests.contract.builders import create, entries
-from tests.runtime.clogs import on_advance
+from tests.runtime.clogs import answering, on_advance
 
 
 @pytest.mark.clause("P-33", "P-06")
@@ -76,3 +76,27 @@ async def test_the_difference_of_two_instants_is_what_happened_between(hf: Holdf
     with pytest.raises(NotFound):
         await hf.diff(run.run_id, 0, began - timedelta(days=1))
     assert await hf.as_user("stranger").as_of(run.run_id) is None
+
+
+async def test_of_runs_that_say_nothing_nothing_is_read(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session may have thousands of them beside the one that is looked at."""
+    answering(hf, *[Done("quiet")] * 4)
+    for number in range(3):
+        await create(hf, input=number)
+    spoken = await create(hf, input={"text": "hi"})
+    await hf.signal(spoken.run_id, {"text": "still there?"})
+    await hf.advance()
+    fetch, read = hf.journal.store.fetch, list[int]()
+
+    async def counted(sql: str, *params: Any) -> Any:
+        rows = await fetch(sql, *params)
+        if "signal_received" in sql:
+            read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(hf.journal.store, "fetch", counted)
+    seen = await hf.as_of(spoken.run_id)
+
+    assert seen is not None
+    assert [turn.content for turn in seen.conversation] == ["hi", "still there?"]
+    assert read == [2]

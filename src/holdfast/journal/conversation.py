@@ -7,8 +7,10 @@ Nothing is stored a second time. A posted message is the `text` of an input, an 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from holdfast.journal.entries import RUN_PREFIX, fact_of, proved
@@ -20,14 +22,16 @@ from holdfast.store import Entry, Store
 
 FINAL = "final"
 PLACES_MAX = 100
-_KINDS = "'run_created', 'run_forked', 'signal_received', 'tool_requested', 'tool_answered', 'tick_abandoned'"
-# Bodies are canonical JSON, so a final has this in it; whatever else has it is told apart when it is read.
-_READ = f"""
-    SELECT j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
-    FROM {{s}}runs r
-    JOIN {{s}}journal j ON j.thread = 'run:' || r.run_id
-    WHERE r.session_id IN ({{places}}) AND j.at <= $1
-      AND (j.kind IN ({_KINDS}) OR (j.kind = 'event' AND j.data LIKE '%"type":"final"%'))
+# Bodies are canonical JSON, so a final and a posted message have this in them; whatever else has it is told apart when
+# it is read. Most runs of a busy session may say nothing at all, and of those nothing is read.
+_READ = """
+    SELECT r.session_id, j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
+    FROM {s}runs r
+    JOIN {s}journal j ON j.thread = 'run:' || r.run_id
+    WHERE r.session_id IN ({places}) AND j.at <= $1
+      AND (j.kind IN ('run_forked', 'tool_requested', 'tool_answered', 'tick_abandoned')
+           OR (j.kind IN ('run_created', 'signal_received') AND j.data LIKE '%"text":%')
+           OR (j.kind = 'event' AND j.data LIKE '%"type":"final"%'))
     ORDER BY r.session_id, r.created_at, r.run_id, j.rev
 """
 
@@ -59,10 +63,8 @@ async def conversations(
         some = session_ids[start : start + PLACES_MAX]
         places = ", ".join(f"${place}" for place in range(2, len(some) + 2))
         rows = await store.fetch(_READ.replace("{places}", places), until_us, *some)
-        for told in _by_run(rows):
-            messages = _messages(told)
-            if messages:
-                found[messages[0].session_id] += messages
+        for (session_id, _), told in groupby(rows, key=itemgetter(0, 2)):
+            found[session_id] += _messages(session_id, [_read(Entry._make(row[1:])) for row in told])
     return found
 
 
@@ -75,26 +77,15 @@ def input_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _by_run(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Entry, Fact]]]:
-    told: list[tuple[Entry, Fact]] = []
-    for row in rows:
-        entry = Entry._make(row)
-        entry = entry._replace(digest=bytes(entry.digest))
-        # Revisions are apart here, so each entry is proved alone.
-        list(proved([entry], after=entry.rev - 1))
-        if told and told[0][0].thread != entry.thread:
-            yield told
-            told = []
-        told.append((entry, fact_of(entry)))
-    if told:
-        yield told
+def _read(entry: Entry) -> tuple[Entry, Fact]:
+    entry = entry._replace(digest=bytes(entry.digest))
+    # Revisions are apart here, so each entry is proved alone.
+    list(proved([entry], after=entry.rev - 1))
+    return entry, fact_of(entry)
 
 
-def _messages(told: Sequence[tuple[Entry, Fact]]) -> list[Message]:
+def _messages(session_id: str, told: Sequence[tuple[Entry, Fact]]) -> list[Message]:
     """What one run adds. A fork adds what it did itself: what it copied is its original's."""
-    created = told[0][1]
-    if not isinstance(created, facts.RunCreated):
-        return []
     messages: list[Message] = []
     finals: dict[int, str | None] = {}
     for entry, fact in told:
@@ -103,7 +94,7 @@ def _messages(told: Sequence[tuple[Entry, Fact]]) -> list[Message]:
         elif isinstance(fact, facts.TickAbandoned):
             gone = {seq for seq, tick_id in finals.items() if tick_id == fact.tick_id and _is_dropped(seq, fact)}
             messages = [each for each in messages if each.seq not in gone]
-        elif (message := _message(entry, fact, created)) is not None:
+        elif (message := _message(session_id, entry, fact)) is not None:
             messages.append(message)
             if isinstance(fact, facts.Event):
                 finals[entry.rev] = fact.tick_id
@@ -114,9 +105,9 @@ def _is_dropped(seq: int, fact: facts.TickAbandoned) -> bool:
     return seq >= fact.from_seq and not any(first <= seq <= last for first, last in fact.keep)
 
 
-def _message(entry: Entry, fact: Fact, created: facts.RunCreated) -> Message | None:
+def _message(session_id: str, entry: Entry, fact: Fact) -> Message | None:
     run_id = entry.thread.removeprefix(RUN_PREFIX)
-    said = Message(created.session_id, run_id, entry.rev, from_us(entry.at), "user", "")
+    said = Message(session_id, run_id, entry.rev, from_us(entry.at), "user", "")
     match fact:
         case facts.RunCreated() | facts.SignalReceived() if _is_spoken(fact):
             return said._replace(content=input_text(fact.input))
