@@ -26,7 +26,7 @@ class Photograph(NamedTuple):
     @classmethod
     async def of(cls, hf: Holdfast) -> Photograph:
         store = hf.journal.store
-        schema = store._database.prefix.rstrip(".").replace('"', "'")
+        schema = store.qualified("{s}").rstrip(".").replace('"', "'")
         rows: dict[tuple[str, str], str] = {}
         for table, columns in await store.fetch(_COLUMNS.replace("{schema}", schema)):
             ((found,),) = await store.fetch(f"SELECT json_agg(t)::text FROM {{s}}{table} t")

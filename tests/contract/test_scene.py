@@ -1,0 +1,36 @@
+"""The busy scene: on Postgres it is put back from a photograph, and nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import Holdfast
+from tests.conftest import FakeClock
+from tests.contract.builders import assert_sound
+from tests.contract.photograph import Photograph
+from tests.contract.scene import build
+from tests.schemas import Schemas
+
+
+@pytest.fixture
+def names(schemas: Schemas) -> Iterator[list[str]]:
+    taken = [schemas.take() for _ in range(2)]
+    yield taken
+    for name in taken:
+        schemas.give_back(name)
+
+
+async def test_a_scene_that_is_put_back_is_the_one_that_was_played(postgres_url: str, names: list[str]) -> None:
+    seen = []
+    for name in names:
+        clock = FakeClock()
+        async with Holdfast(postgres_url, schema=name, clock=clock) as hf:
+            scene = await build(hf, clock)
+            seen.append((scene.runs, scene.deleted, scene.used_token_hash, clock.now(), await Photograph.of(hf)))
+            await assert_sound(hf)
+
+    first, second = seen
+    assert first == second
+    assert {"runs", "journal", "sessions", "shared_storage"} <= {table for table, _ in first[-1].rows}
