@@ -44,7 +44,8 @@ def line(kind: str) -> NewEntry:
 
 
 def moving(rev: int, status: str = "pending") -> Row:
-    given = {"status": status, "rev": rev, "at": PENDING, "attempt": 0, "deliveries": 0, "flow": 0, "undoing": 0}
+    zeros = dict.fromkeys(("attempt", "deliveries", "flow", "undoing", "spoken"), 0)
+    given = {**zeros, "status": status, "rev": rev, "at": PENDING}
     return tuple(given.get(name) for name in RUN_MOVING)
 
 

@@ -30,7 +30,7 @@ creations = st.builds(
     max_deliveries=st.integers(1, 9),
     resumable=st.booleans(),
     has_input=st.just(True),
-    input=st.none() | st.integers() | st.text(max_size=5),
+    input=st.none() | st.integers() | st.text(max_size=5) | st.just({"text": "hi"}),
     delay_us=st.integers(0, 1_000),
     key=st.none() | st.just("once"),
     key_digest=st.just("d1"),

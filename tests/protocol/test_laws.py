@@ -9,12 +9,13 @@ from holdfast.protocol import facts, transitions
 from holdfast.protocol.evolve import evolve, fold
 from holdfast.protocol.facts import Fact
 from holdfast.protocol.judging import judge_fence
+from holdfast.protocol.messages import is_message
 from holdfast.protocol.state import RunState
 from tests.protocol.builders import BOOKKEEPING, changes, fence, new_refusals
 from tests.protocol.strategies import Lived, law, wild_lives
 
 FORKED = {"parent_run_id", "created_key", "children", "child_ids", "ticks"}
-KEPT_AFTER_THE_END = BOOKKEEPING | {"mailbox", "signals", "signal_ids", "keys", "deleted"} | FORKED
+KEPT_AFTER_THE_END = BOOKKEEPING | {"mailbox", "signals", "signal_ids", "keys", "spoken", "deleted"} | FORKED
 
 
 @law
@@ -179,3 +180,11 @@ def test_at_every_instant_either_the_holder_may_act_or_the_item_is_claimable(liv
             taken = "another" in evolve(state, takeover, at).ticks
 
             assert holder_may_act != taken
+
+
+@law
+@given(wild_lives)
+def test_only_a_message_makes_a_run_one_that_has_spoken_and_nothing_unsays_it(lives: list[Lived]) -> None:
+    for life in lives:
+        if life.before.spoken or not is_message(life.fact):
+            assert life.after.spoken == life.before.spoken

@@ -100,3 +100,40 @@ async def test_of_runs_that_say_nothing_nothing_is_read(hf: Holdfast, monkeypatc
     assert seen is not None
     assert [turn.content for turn in seen.conversation] == ["hi", "still there?"]
     assert read == [2]
+
+
+async def test_runs_that_say_nothing_are_not_even_visited(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way to speak is found, and found by the index that holds those who spoke."""
+
+    async def advance(given: Any, ctx: Context) -> Done:
+        if given == "search":
+            await ctx.tool("search", {}, lambda args: "found")
+        elif given == "answer":
+            await ctx.emit("final", {"content": "so"})
+        return Done()
+
+    on_advance(hf, advance)
+    for input in ("search", "answer", "nothing", {"text": "hi"}, 1):
+        run = await create(hf, input=input)
+        await hf.advance()
+    await hf.signal(run.run_id, {"text": "late"})
+    await hf.create_runs([{"session_id": "s1", "clog_id": "chat", "input": 1}] * 1_000)
+    store, asked = hf.journal.store, list[tuple[str, tuple[Any, ...]]]()
+    await store.execute(("ANALYZE", ()))
+    fetch = store.fetch
+
+    async def heard(sql: str, *params: Any) -> Any:
+        asked.append((sql, params))
+        return await fetch(sql, *params)
+
+    monkeypatch.setattr(store, "fetch", heard)
+    seen = await hf.as_of(run.run_id)
+
+    assert seen is not None
+    assert {turn.content for turn in seen.conversation} == {"so", "hi", "late"}
+    assert {message.content for message in await hf.sessions.messages("s1")} == {"", "found", "so", "hi", "late"}
+    sql, params = next(each for each in asked if "signal_received" in each[0])
+    word = "EXPLAIN " if store.qualified("{s}") else "EXPLAIN QUERY PLAN "
+    plan = [str(row[-1]) for row in await fetch(word + sql, *params)]
+    assert any("runs_by_speech" in step for step in plan), plan
+    assert not any("Seq Scan" in step or step.startswith("SCAN") for step in plan), plan

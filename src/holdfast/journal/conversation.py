@@ -17,18 +17,18 @@ from holdfast.journal.entries import RUN_PREFIX, fact_of, proved
 from holdfast.moments import from_us
 from holdfast.protocol import facts
 from holdfast.protocol.facts import Fact
+from holdfast.protocol.messages import is_message
 from holdfast.protocol.state import RunState
 from holdfast.store import Entry, Store
 
-FINAL = "final"
 PLACES_MAX = 100
-# Bodies are canonical JSON, so a final and a posted message have this in them; whatever else has it is told apart when
-# it is read. Most runs of a busy session may say nothing at all, and of those nothing is read.
+# Most runs of a busy session may say nothing at all: those are not visited. Bodies are canonical JSON, so a final and a
+# posted message have this in them; whatever else has it is told apart when it is read.
 _READ = """
     SELECT r.session_id, j.position, j.thread, j.rev, j.kind, j.data, j.at, j.digest, j.commit_id
     FROM {s}runs r
     JOIN {s}journal j ON j.thread = 'run:' || r.run_id
-    WHERE r.session_id IN ({places}) AND j.at <= $1
+    WHERE r.session_id IN ({places}) AND r.spoken = 1 AND j.at <= $1
       AND (j.kind IN ('run_forked', 'tool_requested', 'tool_answered', 'tick_abandoned')
            OR (j.kind IN ('run_created', 'signal_received') AND j.data LIKE '%"text":%')
            OR (j.kind = 'event' AND j.data LIKE '%"type":"final"%'))
@@ -106,28 +106,24 @@ def _is_dropped(seq: int, fact: facts.TickAbandoned) -> bool:
 
 
 def _message(session_id: str, entry: Entry, fact: Fact) -> Message | None:
+    if not is_message(fact):
+        return None
     run_id = entry.thread.removeprefix(RUN_PREFIX)
     said = Message(session_id, run_id, entry.rev, from_us(entry.at), "user", "")
     match fact:
-        case facts.RunCreated() | facts.SignalReceived() if _is_spoken(fact):
+        case facts.RunCreated() | facts.SignalReceived():
             return said._replace(content=input_text(fact.input))
-        case facts.ToolRequested() if fact.tries == 0:
+        case facts.ToolRequested():
             return said._replace(role="assistant", tool=fact.name, tool_call_id=fact.call_id, args=fact.args)
         case facts.ToolAnswered():
             failed = fact.status == "failed"
             shown = fact.error if failed else fact.result if fact.shown is None else fact.shown
             answered = said._replace(role="tool", content=input_text(shown), is_error=failed)
             return answered._replace(tool=fact.name, tool_call_id=fact.call_id)
-        case facts.Event(type="final"):
+        case facts.Event():
             return said._replace(role="assistant", content=_answer(fact.data))
         case _:
             return None
-
-
-def _is_spoken(fact: facts.RunCreated | facts.SignalReceived) -> bool:
-    """A message of a person. What a parent gives its child is none."""
-    is_text = fact.has_input and isinstance(fact.input, dict) and isinstance(fact.input.get("text"), str)
-    return is_text and getattr(fact, "parent", None) is None
 
 
 def _answer(data: Any) -> str:

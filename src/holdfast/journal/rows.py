@@ -61,6 +61,7 @@ def open_state(run_id: str, seen: Slice) -> RunState:
         resumable=bool(run["resumable"]),
         flow=bool(run["flow"]),
         undoing=bool(run["undoing"]),
+        spoken=bool(run["spoken"]),
         tools=Map({row["slot"]: _tool(row) for row in seen.tools}),
         steps=Map({(row["name"], row["occurrence"]): _step(row) for row in seen.steps}),
         boundary=_boundary(run),
@@ -116,6 +117,7 @@ def moving_row(state: RunState) -> Row:
     """The part of the run's row that every commit rewrites."""
     boundary = state.boundary
     return (
+        int(state.spoken),
         state.status,
         state.rev,
         state.at,
@@ -153,6 +155,7 @@ def is_plain(before: RunState, after: RunState) -> bool:
         and before.definition == after.definition
         and before.definition_rev == after.definition_rev
         and before.undoing == after.undoing
+        and before.spoken == after.spoken
     )
 
 

@@ -7,6 +7,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from holdfast.protocol.facts import ROOT, AttemptClaimed, RunCreated
+from holdfast.protocol.messages import is_message
 from holdfast.protocol.state import Claim, RunState, Tick, Work
 
 
@@ -38,6 +39,7 @@ def created(state: RunState, fact: RunCreated, at: int, digest: str) -> RunState
         at=at,
         input_rev=rev if fact.has_input else None,
         wake_at=visible_at if fact.has_input and fact.delay_us else None,
+        spoken=is_message(fact),
         work=state.work.set(ROOT, Work(visible_at=visible_at, input_rev=rev)) if fact.has_input else state.work,
     )
 
@@ -78,6 +80,7 @@ def begun(run_id: str, created: RunCreated, created_at: int, digest: str, claime
         at=at,
         deliveries=1,
         input_rev=1,
+        spoken=is_message(created),
         work=Map({ROOT: work}),
         ticks=Map({claimed.claim_id: Tick(tick_id=claimed.claim_id, key=ROOT, claimed_rev=2, started_at=at)}),
     )

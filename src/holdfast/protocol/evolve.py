@@ -19,6 +19,7 @@ from holdfast.protocol.facts import ROOT, Fact
 from holdfast.protocol.flows import APPROVAL, STATUSES, awaited, is_satisfied, record, take, wake
 from holdfast.protocol.judging import close_tick, judge_claim, judge_fence, judge_repeat, judge_result, refuse
 from holdfast.protocol.lanes import queue_up
+from holdfast.protocol.messages import is_message
 from holdfast.protocol.state import (
     NEVER,
     TERMINAL,
@@ -102,6 +103,7 @@ def _created(state: RunState, fact: facts.RunCreated, at: int) -> RunState:
         created_digest=body_digest,
         created_key=None if fact.key is None else (fact.key, fact.key_digest or ""),
         created_at=at,
+        spoken=is_message(fact),
     )
     if not fact.has_input:
         return state
@@ -267,6 +269,7 @@ def _signal(state: RunState, fact: facts.SignalReceived, at: int) -> RunState:
         mailbox=(*state.mailbox, signal.seq),
         signals=state.signals.set(signal.seq, signal),
         signal_ids=state.signal_ids.set(signal.signal_id, signal.seq),
+        spoken=state.spoken or is_message(fact),
     )
     if state.terminal:
         return state
@@ -363,9 +366,13 @@ def _anomaly(state: RunState, fact: facts.Anomaly, at: int) -> RunState:
 def _event(state: RunState, fact: facts.Event, at: int) -> RunState:
     """The library speaks freely, an endpoint in its begun tick; a handler only while it holds its claim."""
     if fact.tick_id is None or (fact.tick_id in state.ticks and state.ticks[fact.tick_id].outcome == BEGUN):
-        return state
+        return _heard(state, fact)
     refusal = judge_fence(state, fact.runnable_key, fact.tick_id, fact.claim_token_hash, at)
-    return refuse(state, fact, refusal) if refusal else state
+    return refuse(state, fact, refusal) if refusal else _heard(state, fact)
+
+
+def _heard(state: RunState, fact: Fact) -> RunState:
+    return state if state.spoken or not is_message(fact) else replace(state, spoken=True)
 
 
 def _forked(state: RunState, fact: facts.RunForked, at: int) -> RunState:
@@ -443,7 +450,7 @@ def _signal_taken(state: RunState, fact: facts.SignalTaken, at: int) -> RunState
 
 def _tool_requested(state: RunState, fact: facts.ToolRequested, at: int) -> RunState:
     refusal = judge_fence(state, fact.runnable_key, fact.claim_id, fact.claim_token_hash, at)
-    return refuse(state, fact, refusal) if refusal else ledger.ask(state, fact, at)
+    return refuse(state, fact, refusal) if refusal else ledger.ask(_heard(state, fact), fact, at)
 
 
 def _tool_answered(state: RunState, fact: facts.ToolAnswered, at: int) -> RunState:

@@ -270,6 +270,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The fingerprint of the workflow that the run follows, and the entry that holds its graph."""
     definition_rev: int | None = None
     undoing: bool = False
+    spoken: bool = False
+    """It has said something in its session's conversation, or was spoken to."""
     deleted: bool = False
 
     work: Map[str, Work] = Map()

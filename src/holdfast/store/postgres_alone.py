@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.store.postgres_sql import CLOCK
-from holdfast.store.tables import BORN, INDEXES, PENDING, PLAIN, RUN_FIXED, RUN_MOVING, RUNS, UNTOUCHED, Table
+from holdfast.store.tables import ALL, BORN, INDEXES, PENDING, PLAIN, RUN_FIXED, RUN_MOVING, RUNS, UNTOUCHED, Table
 from holdfast.store.types import Member
 
 ENTRIES_MAX = 4
@@ -19,8 +19,8 @@ class Alone(NamedTuple):
     """What the one member contains, and so which text writes it."""
 
     creates: bool
-    cut: int | None
-    """How many of the run's moving columns are sent; None for all."""
+    cut: bool
+    """Of the run's moving columns only those are sent that such a commit mostly changes."""
     fenced: bool
     puts: tuple[str, ...]
     drops: tuple[str, ...]
@@ -39,10 +39,9 @@ def alone(members: Sequence[Member], *, tells: bool) -> Alone | None:
     if any(len(rows) > 1 for rows in puts.values()) or any(len(keys) > 1 for keys in drops.values()):
         return None
     creates = member.created is not None
-    end, is_cut = (BORN, member.run[BORN:] == UNTOUCHED) if creates else (PLAIN, member.plain)
     return Alone(
         creates=creates,
-        cut=end if is_cut else None,
+        cut=member.run[BORN.stop :] == UNTOUCHED if creates else member.plain,
         fenced=bool(member.fences),
         puts=tuple(name for name in INDEXES if puts.get(name)),
         drops=tuple(name for name in INDEXES if drops.get(name)),
@@ -62,7 +61,7 @@ def arguments(
         values += (member.run_id, member.expected_rev)
     for fence in member.fences:
         values += fence
-    values += member.run[: shape.cut]
+    values += member.run[_part(shape.creates, shape.cut)]
     for name in shape.puts:
         values += member.changes.puts[name][0]
     for name in shape.drops:
@@ -81,12 +80,12 @@ def text(shape: Alone) -> str:
     now, commit_id = places.take("bigint"), places.take("bigint")
     instant = f"coalesce({now}, {CLOCK})"
     if shape.creates:
-        parts = [f"v AS MATERIALIZED (SELECT {instant} AS at)", *_created(places, shape.cut)]
+        parts = [f"v AS MATERIALIZED (SELECT {instant} AS at)", *_created(places, cut=shape.cut)]
         answer = "SELECT ARRAY[v.at], ARRAY[0]{news} FROM v"
     else:
         run_id, expected = places.take("text"), places.take("int")
         fence = _fence(places, run_id) if shape.fenced else ""
-        parts = [*_verdict(run_id, expected, instant, fence), _moved(places, run_id, shape.cut)]
+        parts = [*_verdict(run_id, expected, instant, fence), _moved(places, run_id, cut=shape.cut)]
         answer = "SELECT ARRAY[coalesce((SELECT at FROM v), -1)], ARRAY[coalesce((SELECT rev FROM head), 0)]{news}"
     parts += [_put(INDEXES[name], places) for name in shape.puts]
     parts += [_drop(INDEXES[name], places) for name in shape.drops]
@@ -136,11 +135,17 @@ def _fence(places: _Places, run_id: str) -> str:
     )
 
 
-def _created(places: _Places, cut: int | None) -> list[str]:
-    names = (*RUN_FIXED, *tuple(RUN_MOVING)[:cut])
+def _part(creates: bool, cut: bool) -> slice:
+    if not cut:
+        return ALL
+    return BORN if creates else PLAIN
+
+
+def _created(places: _Places, *, cut: bool) -> list[str]:
+    names = (*RUN_FIXED, *tuple(RUN_MOVING)[_part(True, cut)])
     values = places.values(RUNS, names)
     session_id, user_id = (values[names.index(name)] for name in ("session_id", "user_id"))
-    rest = ["NULL" if value is None else str(value) for value in UNTOUCHED] if cut is not None else []
+    rest = ["NULL" if value is None else str(value) for value in UNTOUCHED] if cut else []
     return [
         "owners AS (INSERT INTO {s}sessions (session_id, user_id, created_at) "
         f"SELECT {session_id}, {user_id}, v.at FROM v ON CONFLICT DO NOTHING)",
@@ -148,8 +153,8 @@ def _created(places: _Places, cut: int | None) -> list[str]:
     ]
 
 
-def _moved(places: _Places, run_id: str, cut: int | None) -> str:
-    names = tuple(RUN_MOVING)[:cut]
+def _moved(places: _Places, run_id: str, *, cut: bool) -> str:
+    names = tuple(RUN_MOVING)[_part(False, cut)]
     changes = ", ".join(f"{name} = {value}" for name, value in zip(names, places.values(RUNS, names), strict=True))
     return f"moved AS (UPDATE {{s}}runs r SET {changes} FROM v WHERE r.run_id = {run_id})"
 

@@ -13,7 +13,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.store import slices
-from holdfast.store.tables import BORN, INDEXES, PENDING, PLAIN, RUN_FIXED, RUN_MOVING, RUNS, UNBOUND, UNTOUCHED, Table
+from holdfast.store.tables import (
+    ALL,
+    BORN,
+    INDEXES,
+    PENDING,
+    PLAIN,
+    RUN_FIXED,
+    RUN_MOVING,
+    RUNS,
+    UNBOUND,
+    UNTOUCHED,
+    Table,
+)
 from holdfast.store.types import Append, Beat, ClaimRequest, Member, NewEntry, SliceRequest
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -168,7 +180,7 @@ def write_shape(members: Sequence[Member], *, tells: bool = False) -> Shape:
     return Shape(
         creates=any(member.created is not None for member in members),
         updates=any(member.created is None and not member.gone for member in members),
-        born=all(member.run[BORN:] == UNTOUCHED for member in members if member.created is not None),
+        born=all(member.run[BORN.stop :] == UNTOUCHED for member in members if member.created is not None),
         plain=all(member.plain for member in members if member.created is None),
         deletes=any(member.gone for member in members),
         fences=any(member.fences for member in members),
@@ -192,13 +204,13 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
         fences = ((m, member.run_id, *fence) for m, member in numbered for fence in member.fences)
         arguments += _lists(_FENCE_COLUMNS, fences)
     if shape.creates:
-        end = BORN if shape.born else None
+        part = BORN if shape.born else ALL
         new = ((m, member.created, member.run) for m, member in numbered if member.created is not None)
-        arguments += _lists(_creation_columns(end), ((m, *created, *run[:end]) for m, created, run in new))
+        arguments += _lists(_creation_columns(shape.born), ((m, *created, *run[part]) for m, created, run in new))
     if shape.updates:
         moved = [(m, member) for m, member in numbered if member.created is None and not member.gone]
-        end = PLAIN if shape.plain else None
-        arguments += _lists(_move_columns(end), ((m, member.run_id, *member.run[:end]) for m, member in moved))
+        part = PLAIN if shape.plain else ALL
+        arguments += _lists(_move_columns(shape.plain), ((m, member.run_id, *member.run[part]) for m, member in moved))
     if shape.deletes:
         arguments += _lists(_GONE_COLUMNS, ((m, member.run_id) for m, member in numbered if member.gone))
     for name in _in_order(shape.puts):
@@ -301,13 +313,13 @@ def _same(column: str, value: str) -> str:
 
 
 @lru_cache
-def _creation_columns(end: int | None) -> dict[str, str]:
-    return {"m": "int", **RUN_FIXED, **dict(list(RUN_MOVING.items())[:end])}
+def _creation_columns(born: bool) -> dict[str, str]:
+    return {"m": "int", **RUN_FIXED, **dict(list(RUN_MOVING.items())[BORN if born else ALL])}
 
 
 @lru_cache
-def _move_columns(end: int | None) -> dict[str, str]:
-    return {"m": "int", "run_id": "text", **dict(list(RUN_MOVING.items())[:end])}
+def _move_columns(plain: bool) -> dict[str, str]:
+    return {"m": "int", "run_id": "text", **dict(list(RUN_MOVING.items())[PLAIN if plain else ALL])}
 
 
 @lru_cache
@@ -343,7 +355,7 @@ def _fences(places: _Places) -> str:
 def _creates(places: _Places, *, born: bool) -> list[str]:
     """New runs are inserted plainly: an id that someone took meanwhile fails the batch. Sorted, so that two batches
     which share sessions or ids wait for each other instead of locking crosswise."""
-    columns = _creation_columns(BORN if born else None)
+    columns = _creation_columns(born)
     source = places.unnest("c", columns)
     given = [_resolved("c", name, RUNS, "c.instant") for name in columns if name != "m"]
     values = ", ".join([*given, *("NULL" if value is None else str(value) for value in UNTOUCHED if born)])
@@ -370,9 +382,9 @@ def _creates(places: _Places, *, born: bool) -> list[str]:
 
 
 def _updates(places: _Places, *, plain: bool) -> str:
-    end = PLAIN if plain else None
-    source = places.unnest("x", _move_columns(end))
-    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in tuple(RUN_MOVING)[:end])
+    source = places.unnest("x", _move_columns(plain))
+    names = tuple(RUN_MOVING)[PLAIN if plain else ALL]
+    values = ", ".join(f"{name} = {_resolved('x', name, RUNS, 'v.at[x.m]')}" for name in names)
     return f"""
     moved AS (
         UPDATE {{s}}runs r SET {values}

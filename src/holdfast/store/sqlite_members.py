@@ -68,7 +68,7 @@ _HELD = Many(
 _SESSIONS = insert("sessions", ("session_id", "user_id", "created_at"), " ON CONFLICT DO NOTHING")
 _CREATE = insert(RUNS.name, RUNS.names)
 _MOVE = _move(tuple(RUN_MOVING))
-_MOVE_PLAIN = _move(tuple(RUN_MOVING)[:PLAIN])
+_MOVE_PLAIN = _move(tuple(RUN_MOVING)[PLAIN])
 _GO = Many("DELETE FROM runs WHERE run_id IN (VALUES ", 1, ")")
 _PUTS = {name: _upsert(table) for name, table in INDEXES.items()}
 _DROPS = {name: _delete(table) for name, table in INDEXES.items()}
@@ -153,7 +153,7 @@ def _write_runs(connection: sqlite3.Connection, accepted: Sequence[tuple[Member,
         elif member.gone:
             gone.append((member.run_id,))
         elif member.plain:
-            moved_plainly.append((member.run_id, *moving[:PLAIN]))
+            moved_plainly.append((member.run_id, *moving[PLAIN]))
         else:
             moved.append((member.run_id, *moving))
     _SESSIONS.run(connection, list(sessions.values()))

@@ -53,6 +53,7 @@ RUN_FIXED: dict[str, str] = {
     "created_at": "bigint",
 }
 RUN_MOVING: dict[str, str] = {
+    "spoken": "int",
     "status": "text",
     "rev": "int",
     "at": "bigint",
@@ -80,12 +81,14 @@ RUN_MOVING: dict[str, str] = {
     "definition_rev": "int",
     "undoing": "int",
 }
-BORN = tuple(RUN_MOVING).index("attempt")
-"""Before this place: what a creation sets. From it on a new run has the values of `UNTOUCHED`."""
-PLAIN = tuple(RUN_MOVING).index("boundary_step")
-"""Before this place: what most commits change. From it on: what most leave as it is."""
+BORN = slice(tuple(RUN_MOVING).index("attempt"))
+"""What a creation sets. After it a new run has the values of `UNTOUCHED`."""
+PLAIN = slice(tuple(RUN_MOVING).index("status"), tuple(RUN_MOVING).index("boundary_step"))
+"""What most commits change. What stands before it and after it most leave as it is."""
+ALL = slice(None)
+"""The whole of it."""
 UNTOUCHED = tuple(
-    0 if name in ("attempt", "deliveries", "flow", "undoing") else None for name in tuple(RUN_MOVING)[BORN:]
+    0 if name in ("attempt", "deliveries", "flow", "undoing") else None for name in tuple(RUN_MOVING)[BORN.stop :]
 )
 RUNS = Table(
     name="runs",

@@ -80,7 +80,7 @@ class Member(msgspec.Struct, kw_only=True, gc=False):
     guard: Statement | None = None
     """An update that must find its row, in the same transaction, or nothing is written; it too is written alone."""
     plain: bool = False
-    """Of the moving part of the run's row, nothing from `PLAIN` on differs from what stands there."""
+    """Of the moving part of the run's row, nothing but `PLAIN` differs from what stands there."""
     gone: bool = False
     """The run's row goes, and with it every row that hangs on it; the entries stay."""
 

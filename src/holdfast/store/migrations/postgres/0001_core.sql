@@ -29,6 +29,7 @@ CREATE TABLE {s}runs (
     resumable           integer NOT NULL,
     parent_run_id       text COLLATE "C",
     created_at          bigint NOT NULL,
+    spoken              integer NOT NULL DEFAULT 0,
     status              text NOT NULL CHECK (
         status IN ('idle', 'pending', 'active', 'waiting', 'paused', 'done', 'failed', 'cancelled')
     ),
@@ -69,10 +70,12 @@ CREATE INDEX runs_by_user ON {s}runs (user_id, created_at, run_id);
 CREATE INDEX runs_by_age ON {s}runs (created_at, run_id);
 -- Open questions to people.
 CREATE INDEX runs_by_question ON {s}runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
--- Questions that nobody may have answered in time.
 -- Who asks about a proposal, the first to ask first.
 CREATE INDEX runs_by_proposal ON {s}runs (boundary_proposal, created_at, run_id)
     WHERE boundary_proposal IS NOT NULL;
+-- Conversations: of a session's runs those that have a part in it.
+CREATE INDEX runs_by_speech ON {s}runs (session_id, created_at, run_id) WHERE spoken = 1;
+-- Questions that nobody may have answered in time.
 CREATE INDEX runs_by_expiry ON {s}runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
 -- Last, because of two indexes that cost the same the planner takes the younger: while a table is small all cost the
 -- same, and the plan that was made then is kept.

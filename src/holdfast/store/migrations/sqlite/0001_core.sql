@@ -25,6 +25,7 @@ CREATE TABLE runs (
     resumable           integer NOT NULL,
     parent_run_id       text,
     created_at          integer NOT NULL,
+    spoken              integer NOT NULL DEFAULT 0,
     status              text NOT NULL CHECK (
         status IN ('idle', 'pending', 'active', 'waiting', 'paused', 'done', 'failed', 'cancelled')
     ),
@@ -62,10 +63,12 @@ CREATE INDEX runs_by_user ON runs (user_id, created_at, run_id);
 CREATE INDEX runs_by_age ON runs (created_at, run_id);
 -- Open questions to people.
 CREATE INDEX runs_by_question ON runs (created_at, run_id) WHERE boundary_step IS NOT NULL;
--- Questions that nobody may have answered in time.
 -- Who asks about a proposal, the first to ask first.
 CREATE INDEX runs_by_proposal ON runs (boundary_proposal, created_at, run_id)
     WHERE boundary_proposal IS NOT NULL;
+-- Conversations: of a session's runs those that have a part in it.
+CREATE INDEX runs_by_speech ON runs (session_id, created_at, run_id) WHERE spoken = 1;
+-- Questions that nobody may have answered in time.
 CREATE INDEX runs_by_expiry ON runs (boundary_expires_at) WHERE boundary_expires_at IS NOT NULL;
 
 -- Open work only; a settled item leaves the table. due_at puts a live lease behind its end, and the work of a run that
