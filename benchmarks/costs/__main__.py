@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.costs import hints, memory, sizes
 from benchmarks.costs.growth import FINISHED, Cost, Extent, Growth
-from benchmarks.costs.memory import READER, Connected, Held
+from benchmarks.costs.memory import Connected, Held
 from benchmarks.costs.report import Found, page, pictures
 from benchmarks.costs.sizes import Sized
 from benchmarks.costs.thousand_workers import Fleet, Prices, Seen, scenes, simulate
@@ -167,7 +167,6 @@ async def held_by(
             yield "held", held
         if database == POSTGRES:
             yield "connected", await memory.connections(fresh.url)
-            yield "held", Held(database, READER, 0, needs="measured by SSE-1000")
 
 
 @asynccontextmanager
@@ -217,7 +216,7 @@ def main() -> None:
         raise SystemExit(f"not known: {', '.join(sorted(unknown))}; known are {', '.join(PARTS)}")
     HOME.mkdir(exist_ok=True)
     if not options.again:
-        command = f"python -m benchmarks.costs --size {options.size}"
+        command = f'make bench-costs ARGS="--size {options.size}"'
         asyncio.run(measure(parts, SIZES[options.size], HOME / RESULTS, command))
     found = read(HOME / RESULTS)
     if options.page is None:

@@ -23,7 +23,7 @@ from holdfast import Clog, Context, Holdfast, Wait
 WAITING = "waiting"
 SESSION = "costs"
 BATCH = 500
-IDLE, LIVE, READER = "idle", "live", "SSE reader"
+IDLE, LIVE = "idle", "live"
 SLOTS_MAX = 10_000
 SETTLE_S = 0.5
 PATIENCE_S = 300.0
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes for each run, beyond what the process held before there was one. `needs` says why there is no number."""
+    """Bytes for each run, beyond what the process held before there was one."""
 
     database: str
     kind: str
@@ -41,7 +41,6 @@ class Held:
     """What Python allocated, all of it."""
     resident: float = 0.0
     """What the process grew by, fragments and the allocator's reserve included."""
-    needs: str = ""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def page(found: Found) -> str:
         "\n".join(sizes(found.sizes)),
         "## Memory",
         "Bytes for each run in the process of a worker. *Traced* is all that Python allocated, *resident* what the "
-        "process grew by, in processes of their own.",
+        "process grew by, in processes of their own. What a reader of a live stream costs an API process stands beside "
+        "its latency: [SSE-1000](README.md#latency).",
         "\n".join(memory(found.memory)),
         *connections(found.connected),
         "## A thousand workers, simulated",
@@ -125,7 +126,7 @@ def memory(held: Sequence[Held]) -> list[str]:
     lines = ["| database | a run that is | runs | traced, bytes | resident, bytes |", "|---|---|---:|---:|---:|"]
     for each in held:
         numbers = f"{each.runs:,} | {each.traced:,.0f} | {each.resident:,.0f}"
-        lines.append(f"| {each.database} | {each.kind} | {numbers if not each.needs else f' | {each.needs} | '} |")
+        lines.append(f"| {each.database} | {each.kind} | {numbers} |")
     return lines
 
 

@@ -15,7 +15,7 @@ from benchmarks.costs.__main__ import PARTS, POSTGRES, SIZES, SQLITE, TYPICAL, N
 from benchmarks.costs.drawing import lines
 from benchmarks.costs.growth import FINISHED, LAST, LENGTH, WALK, Cost
 from benchmarks.costs.history import copy_id, fill, sample
-from benchmarks.costs.memory import IDLE, LIVE, READER, Held
+from benchmarks.costs.memory import IDLE, LIVE, Held
 from benchmarks.costs.report import Found, page, pictures
 from benchmarks.costs.sizes import FILE, Sized
 from benchmarks.costs.thousand_workers import Fleet, Prices, idle_rates, scenes, simulate
@@ -149,10 +149,10 @@ def test_scenes_have_hints_and_none_and_smaller_fleets() -> None:
     assert {fleet.workers for fleet in fleets} == {1, 10, 100, 1_000}
 
 
-def test_the_page_has_growth_as_multiples_and_says_what_is_missing() -> None:
+def test_the_page_has_growth_as_multiples_and_says_where_more_is() -> None:
     first = Cost(POSTGRES, "claim", FINISHED, 0, 100.0, 50.0, 2.0, 80.0, 40.0, 60.0)
     grown = replace(first, size=1_000, ratio=3.0, ours_cpu_us=100.0)
-    held = [Held(SQLITE, IDLE, 100, traced=1.0), Held(POSTGRES, READER, 0, needs="needs the server")]
+    held = [Held(SQLITE, IDLE, 100, traced=1.0)]
     sized = [Sized(POSTGRES, name, "table", 10, size) for name, size in (("journal", 700.0), ("runs", 300.0))]
     fleets = [simulate(Fleet(workers=5, arrivals_per_s=9.0), TYPICAL)]
     found = Found(HEADER, [first, grown], sized, held, None, TYPICAL, fleets)
@@ -161,7 +161,8 @@ def test_the_page_has_growth_as_multiples_and_says_what_is_missing() -> None:
 
     assert "| Postgres | claim | 1,000 | 100 | 50 | 3.0 | 100 | 40 | 1.50 | 1.25 |" in text
     assert "| Postgres | all |  | 1,000 |" in text
-    assert "| Postgres | SSE reader |  | needs the server |  |" in text
+    assert "| SQLite | idle | 100 | 1 | 0 |" in text
+    assert "[SSE-1000](README.md#latency)" in text
     assert set(pictures(found)) == {
         "costs-finished-postgres.svg",
         "costs-waits.svg",
