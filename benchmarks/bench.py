@@ -16,6 +16,7 @@ from benchmarks.peers.driving import Job
 from benchmarks.places import Place, Server, server, sqlite_place
 from benchmarks.processes import ROOT, Broken, Player
 from benchmarks.restate import RESTATE, restate_place
+from benchmarks.serving import Api
 from benchmarks.sides import Side
 
 POSTGRES, SQLITE, SLOW = "postgres", "sqlite", "slow"
@@ -108,6 +109,9 @@ class Bench:
             log=self.folder / "logs" / f"{side.name}-{role}.log",
             env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PYTHONUNBUFFERED": "1"},
         )
+
+    async def joined(self, api: Api) -> None:
+        """Its readers are there and nothing was said yet: the moment for whoever wants to look at it."""
 
     async def play(self, side: Side, role: str, job: Job) -> None:
         """A role that ends by itself."""

@@ -26,12 +26,13 @@ from benchmarks.environments import Environments
 from benchmarks.peers.driving import Job
 from benchmarks.processes import Broken, Player
 from benchmarks.scenarios import SCENARIOS
+from benchmarks.serving import Api
 from benchmarks.sides import HOLDFAST, Side
 
 SPY = Side("profiles", "py-spy", "benchmarks.profiles", frozenset(), packages=("py-spy==0.4.3",))
 SIZE = Size(seconds=5.0, warm_s=1.5, repeats=1, asks=1_200, history_max=1_000_000)
-SHOWN = ("A", "A-live", "B", "batch", "C", "D", "E-0", "E-1m", "F-A", "F-B", "SSE-live")
-ROLES = {"work": "worker", "enqueue": "callers", "batch": "caller", "ask": "caller", "stream": "worker"}
+SHOWN = ("A", "A-live", "B", "batch", "C", "D", "E-0", "E-1m", "F-A", "F-B", "SSE-live", "SSE-1000")
+ROLES = {"work": "worker", "enqueue": "callers", "batch": "caller", "ask": "caller", "stream": "worker", "api": "API"}
 """Who is looked at, and what to call it. Who fills tables or reads what is sent is not."""
 RATE, LOOKING_S = 250, 5
 """Shorter than anybody works: a process that ends while a spy holds it for a look stays held."""
@@ -46,6 +47,8 @@ PLACES = {
     "`runtime/`: claims, creations, answers": ("holdfast/runtime/", "holdfast/facade.py"),
     "`executor`, `handlers/`, `worker`": ("holdfast/executor.py", "holdfast/handlers/", "holdfast/worker.py"),
     "`flow/`": ("holdfast/flow/",),
+    "`http/`: tails, readers, their streams": ("holdfast/http/",),
+    "the web server": ("uvicorn/", "starlette/"),
     "the event loop": ("asyncio/", "selectors.py"),
     "the driver": ("asyncpg/",),
 }
@@ -102,13 +105,19 @@ class Watched(Bench):
         player = await starting
         # What it does before, imports and the like, is nobody's question.
         await player.ready()
-        raw = self.folder / f"{role}-{player.pid}.raw"
-        record = f"record -p {player.pid} --gil --rate {RATE} --duration {LOOKING_S} --format raw -o {raw}"
+        await self._look(role, player.pid)
+        return player
+
+    async def joined(self, api: Api) -> None:
+        await self._look("api", api.pid)
+
+    async def _look(self, role: str, pid: int) -> None:
+        raw = self.folder / f"{role}-{pid}.raw"
+        record = f"record -p {pid} --gil --rate {RATE} --duration {LOOKING_S} --format raw -o {raw}"
         spy = await asyncio.create_subprocess_exec(
             self._spy, *record.split(), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
         self._spies[role] = spy, raw
-        return player
 
     async def profiles(self, name: str) -> list[Profile]:
         """Those who worked in this scenario. A slice that had to be played again counts once, the last time."""

@@ -26,6 +26,7 @@ class Api:
     def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
         self._process = process
         self._seen = psutil.Process(process.pid)
+        self.pid = process.pid
         self.address = address
 
     def cpu_s(self) -> float:

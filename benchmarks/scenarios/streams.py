@@ -44,11 +44,11 @@ class Streams:
             talk = {"runs": runs, "readers": self.readers, "pace_s": self.pace_s, "address": api.address}
             job = Job(place.url, n=notes, talk=talk)
             async with playing(bench.player(side, "work", job), bench.player(side, "listen", job)) as players:
-                values, samples = await self._measured(place, api, *players, readers=runs * self.readers)
+                values, samples = await self._measured(bench, place, api, *players, readers=runs * self.readers)
         return Measured(self.name, side.name, repeat, values, {"age_ms": samples})
 
     async def _measured(
-        self, place: Place, api: Api, worker: Player, crowd: Player, *, readers: int
+        self, bench: Bench, place: Place, api: Api, worker: Player, crowd: Player, *, readers: int
     ) -> tuple[dict[str, float], list[float]]:
         crowd.tell()
         await crowd.until("warm", ANSWER_S)
@@ -58,6 +58,7 @@ class Streams:
         await crowd.until("joined", ANSWER_S)
         await asyncio.sleep(SETTLE_S)
         held, opening_s = api.resident() - held, api.cpu_s() - spent_s
+        await bench.joined(api)
 
         before = await self._spent(place, api, worker)
         worker.tell()

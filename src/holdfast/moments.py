@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def to_us(moment: datetime) -> int:
     """Microseconds since the epoch. A naive datetime is refused: its meaning depends on where it is read."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment!r} has no timezone; use an aware datetime, for example with tzinfo=UTC")
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return (moment - EPOCH) // _MICROSECOND
 
 
 def from_us(moment: int) -> datetime:
