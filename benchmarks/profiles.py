@@ -32,7 +32,8 @@ from benchmarks.sides import HOLDFAST, Side
 SPY = Side("profiles", "py-spy", "benchmarks.profiles", frozenset(), packages=("py-spy==0.4.3",))
 SIZE = Size(seconds=5.0, warm_s=1.5, repeats=1, asks=1_200, history_max=1_000_000)
 SHOWN = ("A", "A-live", "B", "batch", "C", "D", "E-0", "E-1m", "F-A", "F-B", "SSE-live", "SSE-1000")
-ROLES = {"work": "worker", "enqueue": "callers", "batch": "caller", "ask": "caller", "stream": "worker", "api": "API"}
+API = "api"
+ROLES = {"work": "worker", "enqueue": "callers", "batch": "caller", "ask": "caller", "stream": "worker", API: "API"}
 """Who is looked at, and what to call it. Who fills tables or reads what is sent is not."""
 RATE, LOOKING_S = 250, 5
 """Shorter than anybody works: a process that ends while a spy holds it for a look stays held."""
@@ -109,7 +110,7 @@ class Watched(Bench):
         return player
 
     async def joined(self, api: Api) -> None:
-        await self._look("api", api.pid)
+        await self._look(API, api.pid)
 
     async def _look(self, role: str, pid: int) -> None:
         raw = self.folder / f"{role}-{pid}.raw"

@@ -20,7 +20,7 @@ from benchmarks.measuring import Measured, Reading, difference, quantiles
 from benchmarks.peers.growing import REAL
 from benchmarks.peers.holdfast import ROLES as PLAYED
 from benchmarks.places import Meters
-from benchmarks.profiles import REST, ROLES, SHOWN, WRITER, profile
+from benchmarks.profiles import API, REST, ROLES, SHOWN, WRITER, profile
 from benchmarks.profiles import page as profiles_page
 from benchmarks.report import medians, page
 from benchmarks.scenarios import SCENARIOS, TURNS
@@ -141,7 +141,7 @@ def test_a_profile_gives_time_to_the_innermost_part_of_ours() -> None:
 
 def test_every_profiled_scenario_is_played_by_somebody_who_is_looked_at() -> None:
     assert set(SHOWN) <= HOLDFAST.scenarios
-    assert set(ROLES) <= set(PLAYED)
+    assert set(ROLES) <= {*PLAYED, API}
 
 
 def test_a_peer_that_cannot_be_installed_is_reported(tmp_path: Path) -> None:

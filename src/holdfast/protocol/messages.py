@@ -12,6 +12,9 @@ FINAL = "final"
 def is_message(fact: Fact) -> bool:
     """Whether the fact says something in the conversation. A tool that is tried again was already asked for."""
     match fact:
+        # First, because there are the most of them.
+        case facts.Event():
+            return fact.type == FINAL
         case facts.RunCreated():
             # What a parent gives its child nobody has said.
             return fact.parent is None and _is_text(fact)
@@ -19,8 +22,6 @@ def is_message(fact: Fact) -> bool:
             return _is_text(fact)
         case facts.ToolRequested():
             return fact.tries == 0
-        case facts.Event():
-            return fact.type == FINAL
         case _:
             return isinstance(fact, facts.ToolAnswered)
 
