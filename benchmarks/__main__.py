@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from benchmarks.environments import Environments
 from benchmarks.measuring import Measured
 from benchmarks.processes import ROOT, Broken
 from benchmarks.report import PLOTS, page
-from benchmarks.scenarios import IN_TURNS, SCENARIOS, TURNS, Scenario
+from benchmarks.scenarios import GROWTH, IN_TURNS, SCENARIOS, TURNS, Scenario, side_by_side
 from benchmarks.sides import DRAWING, SIDES, Side
 
 HOME = ROOT / ".bench"
@@ -74,30 +74,37 @@ async def measure(
 ) -> AsyncIterator[Measured]:
     """Side after side within each repeat, and kin beside kin, so that a noisy minute falls on all of them."""
     for family in families(scenarios):
-        for repeat in range(bench.size.repeats * (TURNS if family[0].name in chain(*IN_TURNS) else 1)):
-            for scenario in family:
+        grown = all(scenario.name in GROWTH for scenario in family)
+        for repeat in range(bench.size.repeats * (TURNS if family[0].name in IN_TURNS else 1)):
+            for group in [family] if grown else [[scenario] for scenario in family]:
                 for side in sides:
-                    if scenario.name in side.scenarios:
-                        yield await _one(bench, scenario, side, repeat, missing)
+                    played = [scenario for scenario in group if scenario.name in side.scenarios]
+                    for result in await _slice(bench, played, side, repeat, missing) if played else ():
+                        yield result
 
 
 def families(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
-    """Those that take turns together, everybody else alone."""
-    kin = {name: names for names in IN_TURNS for name in names}
+    """Those that are compared with each other, everybody else alone."""
+    kin = {name: names for names in (IN_TURNS, tuple(GROWTH)) for name in names}
     return [list(family) for _, family in groupby(scenarios, lambda each: kin.get(each.name, (each.name,)))]
 
 
-async def _one(bench: Bench, scenario: Scenario, side: Side, repeat: int, missing: dict[str, str]) -> Measured:
+async def _slice(
+    bench: Bench, scenarios: Sequence[Scenario], side: Side, repeat: int, missing: dict[str, str]
+) -> list[Measured]:
+    """One slice of one scenario, or the rounds of several that grow."""
     problem = missing.get(side.name)
     if problem is None:
         try:
-            return await scenario.play(bench, side, repeat)
+            if all(scenario.name in GROWTH for scenario in scenarios):
+                return await side_by_side(bench, [GROWTH[scenario.name] for scenario in scenarios], side, repeat)
+            return [await scenario.play(bench, side, repeat) for scenario in scenarios]
         except Broken as error:
             problem = str(error)
         except (OSError, asyncpg.PostgresError) as error:
             # A database that a side broke is that side's problem; the next one gets another.
             problem = f"{type(error).__name__}: {error}"
-    return Measured(scenario.name, side.name, repeat, problem=problem)
+    return [Measured(scenario.name, side.name, repeat, problem=problem) for scenario in scenarios]
 
 
 def say(result: Measured) -> None:

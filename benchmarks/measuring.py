@@ -49,10 +49,11 @@ def quantile(ascending: Sequence[float], share: float) -> float:
 
 
 async def read(place: Place, sql: str, players: Sequence[Player]) -> Reading:
+    # Counting comes last, so that what it costs the server is in no reading that ends a span.
+    meters, cpu_s = await place.meters(), sum(player.cpu_s() for player in players)
+    # It takes a moment; what it counted was there when it began.
     began = time.perf_counter()
-    units = await place.count(sql)
-    # Counting takes a moment; what it counted was there when it began.
-    return Reading(began, units, await place.meters(), sum(player.cpu_s() for player in players))
+    return Reading(began, await place.count(sql), meters, cpu_s)
 
 
 async def window(
@@ -75,20 +76,21 @@ async def window(
     return readings
 
 
-def difference(first: Reading, last: Reading) -> dict[str, float]:
-    """Units a second, and what each of them cost."""
-    units = last.units - first.units
-    elapsed = last.at_s - first.at_s
+def difference(*spans: tuple[Reading, Reading]) -> dict[str, float]:
+    """Units a second, and what each of them cost, over one span of time or several."""
+    units = sum(last.units - first.units for first, last in spans)
+    elapsed = sum(last.at_s - first.at_s for first, last in spans)
     each = max(units, 1)
     values = {
         "rate": units / elapsed,
         "units": float(units),
         "seconds": elapsed,
-        "side_cpu_us": (last.cpu_s - first.cpu_s) / each * 1e6,
+        "side_cpu_us": sum(last.cpu_s - first.cpu_s for first, last in spans) / each * 1e6,
     }
-    if first.meters and last.meters:
-        values["server_cpu_us"] = (last.meters.cpu_s - first.meters.cpu_s) / each * 1e6
-    if first.meters and last.meters and last.meters.wal_bytes:
-        values["wal_bytes"] = (last.meters.wal_bytes - first.meters.wal_bytes) / each
-        values["transactions"] = (last.meters.transactions - first.meters.transactions) / each
+    meters = [(first.meters, last.meters) for first, last in spans if first.meters and last.meters]
+    if meters:
+        values["server_cpu_us"] = sum(last.cpu_s - first.cpu_s for first, last in meters) / each * 1e6
+    if any(last.wal_bytes for _, last in meters):
+        values["wal_bytes"] = sum(last.wal_bytes - first.wal_bytes for first, last in meters) / each
+        values["transactions"] = sum(last.transactions - first.transactions for first, last in meters) / each
     return values

@@ -1,6 +1,6 @@
 """Pictures of a file of results: `python -m benchmarks.plots results.jsonl folder`, in an environment of its own.
 
-It reads the file and nothing else of ours but the names of scenarios and sides, because matplotlib lives elsewhere.
+Of ours it needs nothing that needs a package, because matplotlib lives elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "holdfast"
 
 from matplotlib import pyplot as plt  # noqa: E402
+
+from benchmarks.growth import EMPTY, shares  # noqa: E402
 
 RATES = ("A", "A2", "A-live", "B", "enqueue", "batch", "fan-out", "D", "F-A", "F-B", "slow")
 HISTORIES = {"E-0": 0, "E-100k": 100_000, "E-1m": 1_000_000}
@@ -75,36 +77,37 @@ def latency(results: Results) -> Any:
     return figure
 
 
-def kept(results: Results, scenario: str, side: str) -> list[float]:
-    """What is left of the rate, each time of that without history a moment before."""
-    rates = {
-        (each["scenario"], each["repeat"]): each["values"]["rate"]
-        for each in results
-        if each["side"] == side and "rate" in each["values"]
-    }
-    return [
-        rates[scenario, repeat] / empty
-        for (name, repeat), empty in rates.items()
-        if name == "E-0" and empty and (scenario, repeat) in rates
+def shares_of(results: Results, scenario: str, side: str, share: str) -> list[float]:
+    """How it compares with no history, round by round."""
+    rounds = {(each["scenario"], each["repeat"]): each["values"] for each in results if each["side"] == side}
+    compared = [
+        shares(empty, rounds[scenario, repeat])
+        for (name, repeat), empty in rounds.items()
+        if name == EMPTY and (scenario, repeat) in rounds
     ]
+    return [each[share] for each in compared if share in each]
 
 
 def growth(results: Results) -> Any:
-    """Rates as shares of the rate without history: the median, and each single one."""
-    figure, axis = plt.subplots(figsize=(7, 4))
-    for side in sides_of(results, *HISTORIES):
-        known = [(many, shares) for name, many in HISTORIES.items() if (shares := kept(results, name, side))]
-        (line,) = axis.plot(
-            [many for many, _ in known], [median(shares) for _, shares in known], marker="o", label=side
-        )
-        singles = [(many, share) for many, shares in known for share in shares]
-        axis.scatter([many for many, _ in singles], [share for _, share in singles], s=6, color=line.get_color())
-    axis.set_xscale("symlog", linthresh=10_000)
-    axis.set_ylim(bottom=0)
-    axis.set_xlabel("finished runs in the database")
-    axis.set_ylabel("share of the rate without them")
-    if axis.lines:
-        axis.legend(fontsize=7)
+    """Rate and CPU of a run as shares of those without history: the median, and each single round."""
+    kinds = {"kept": "share of the rate without them", "cpu_times": "CPU of a run, in that without them"}
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4))
+    for axis, (kind, title) in zip(axes, kinds.items(), strict=True):
+        for side in sides_of(results, *HISTORIES):
+            known = [
+                (many, found) for name, many in HISTORIES.items() if (found := shares_of(results, name, side, kind))
+            ]
+            (line,) = axis.plot(
+                [many for many, _ in known], [median(found) for _, found in known], marker="o", label=side
+            )
+            singles = [(many, share) for many, found in known for share in found]
+            axis.scatter([many for many, _ in singles], [share for _, share in singles], s=6, color=line.get_color())
+        axis.set_xscale("symlog", linthresh=10_000)
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("finished runs in the database")
+        axis.set_ylabel(title)
+        if axis.lines:
+            axis.legend(fontsize=7)
     return figure
 
 

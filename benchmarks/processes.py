@@ -94,6 +94,19 @@ class Player:
         assert self._process.stdin is not None
         self._process.stdin.write(b"now\n")
 
+    def pause(self) -> None:
+        """It stands still, with all that it started, until it may go on."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            raise Broken(f"{self._name}: gone{self._last_words()}") from None
+
     def cpu_s(self) -> float:
         """What it has used so far, with all that it started."""
         try:

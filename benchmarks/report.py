@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.goals import Medians, judged
+from benchmarks.growth import EMPTY, cpu_us, shares
 from benchmarks.measuring import Measured, quantiles
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.sides import HOLDFAST, SIDES
@@ -18,12 +19,11 @@ COSTS = {
     "wal_bytes": "WAL, bytes",
     "round_trips": "round trips",
 }
-EMPTY = "E-0"
 GROWN = ("E-100k", "E-1m", "E-old")
 PLOTS = {
     "throughput.svg": "Throughput of all sides, on a logarithmic scale",
     "latency.svg": "Latency on an idle system",
-    "growth.svg": "What is left of the rate as finished runs gather",
+    "growth.svg": "The rate and the CPU of a run as finished runs gather",
 }
 
 
@@ -62,9 +62,9 @@ def page(header: Mapping[str, Any], results: Sequence[Measured], plots: Sequence
 def medians(results: Sequence[Measured]) -> Medians:
     """The median of every value, over the repeats of one side in one scenario; quantiles are of all their samples.
 
-    What grew is compared with what was empty in the same repeat: `kept` is the median of those shares.
+    What grew is compared with what was empty in the same round: the medians of `shares` are here too.
     """
-    empty = {(each.side, each.repeat): each.values.get("rate") for each in results if each.scenario == EMPTY}
+    empty = {(each.side, each.repeat): each.values for each in results if each.scenario == EMPTY}
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     samples: dict[tuple[str, str], dict[str, list[float]]] = {}
     for result in results:
@@ -72,8 +72,9 @@ def medians(results: Sequence[Measured]) -> Medians:
         for name, value in result.values.items():
             values.setdefault(name, []).append(value)
         before = empty.get((result.side, result.repeat))
-        if result.scenario in GROWN and "rate" in result.values and before:
-            values.setdefault("kept", []).append(result.values["rate"] / before)
+        if result.scenario in GROWN and before:
+            for name, share in shares(before, result.values).items():
+                values.setdefault(name, []).append(share)
         for name, seen in result.samples.items():
             samples.setdefault((result.scenario, result.side), {}).setdefault(name, []).extend(seen)
     return {
@@ -114,8 +115,7 @@ def _ratio(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
 
 def _ratio_by_cpu(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
     """How many times as much CPU, of side and server, a unit of theirs takes: what a busy machine does not distort."""
-    spent = [each.get("side_cpu_us", 0) + each.get("server_cpu_us", 0) for each in (ours, theirs)]
-    return f"{spent[1] / spent[0]:.2f}×" if spent[0] and spent[1] and theirs["rate"] else ""
+    return f"{cpu_us(theirs) / cpu_us(ours):.2f}×" if cpu_us(ours) and cpu_us(theirs) else ""
 
 
 def latency(results: Sequence[Measured]) -> list[str]:
@@ -129,13 +129,15 @@ def latency(results: Sequence[Measured]) -> list[str]:
 
 
 def growth(seen: Medians) -> list[str]:
-    """Rates as shares of the same side's rate on an empty database a moment before."""
-    lines = ["| side | " + " | ".join(SCENARIOS[name].title for name in GROWN) + " |", "|---|" + "---:|" * len(GROWN)]
+    """Rates and CPU of a unit as shares of the same side's with nothing behind it, in turns of less than a second."""
+    titles = [SCENARIOS[name].title for name in GROWN]
+    header = [*(f"rate: {title}" for title in titles), *(f"CPU: {title}" for title in titles)]
+    lines = ["| side | " + " | ".join(header) + " |", "|---|" + "---:|" * len(header)]
     for scenario, side in seen:
         if scenario == EMPTY and seen[scenario, side].get("rate"):
-            kept = (seen.get((grown, side), {}).get("kept") for grown in GROWN)
-            shares = " | ".join("" if share is None else f"{share:.2f}" for share in kept)
-            lines.append(f"| {SIDES[side].title} | {shares} |")
+            found = [seen.get((grown, side), {}).get(share) for share in ("kept", "cpu_times") for grown in GROWN]
+            told = " | ".join("" if share is None else f"{share:.2f}" for share in found)
+            lines.append(f"| {SIDES[side].title} | {told} |")
     return lines
 
 

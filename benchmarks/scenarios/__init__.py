@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.scenarios.catalogue import IN_TURNS, SCENARIOS, TURNS, Scenario
+from benchmarks.scenarios.catalogue import GROWTH, IN_TURNS, SCENARIOS, TURNS, Scenario
+from benchmarks.scenarios.turns import ROUNDS, side_by_side
 
-__all__ = ["IN_TURNS", "SCENARIOS", "TURNS", "Scenario"]
+__all__ = ["GROWTH", "IN_TURNS", "ROUNDS", "SCENARIOS", "TURNS", "Scenario", "side_by_side"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from benchmarks.bench import SLOW, SQLITE, Bench
@@ -25,11 +25,21 @@ class Scenario(NamedTuple):
 
 
 RUNS, LATENCY, IDLE = "runs/s", "latency", "idle"
-IN_TURNS: Sequence[tuple[str, ...]] = (("C", "C-here"), ("E-0", "E-100k", "E-1m", "E-old"))
+IN_TURNS = ("C", "C-here")
 """Scenarios that are compared with each other take turns, as sides do."""
 TURNS = 3
 """How many slices those have where others have one: a noisy minute falls on few of many."""
 WORK = ("work",)
+GROWTH = {
+    load.name: load
+    for load in (
+        Load("E-0", WORK, share=1.2),
+        Load("E-100k", WORK, share=1.2, history=100_000),
+        Load("E-1m", WORK, share=1.2, history=1_000_000),
+        Load("E-old", WORK, share=1.2, is_held=True),
+    )
+}
+"""What is compared with each other so closely that its turns are fractions of a second (`side_by_side`)."""
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -52,10 +62,10 @@ SCENARIOS = {
         Scenario("idle", "a worker with nothing to do", IDLE, Idle("idle")),
         Scenario("D", "200-byte events on one run", "events/s", Load("D", ("stream",), counted=EVENTS, is_traced=True)),
         Scenario("D-live", "age of an event in another process", LATENCY, Wait("D-live", "tail", WORK)),
-        Scenario("E-0", "A with no finished runs", RUNS, Load("E-0", WORK, share=1.2)),
-        Scenario("E-100k", "A with 10⁵ finished runs", RUNS, Load("E-100k", WORK, share=1.2, history=100_000)),
-        Scenario("E-1m", "A with 10⁶ finished runs", RUNS, Load("E-1m", WORK, share=1.2, history=1_000_000)),
-        Scenario("E-old", "A with an old snapshot held open", RUNS, Load("E-old", WORK, share=1.2, is_held=True)),
+        Scenario("E-0", "A with no finished runs", RUNS, GROWTH["E-0"]),
+        Scenario("E-100k", "A with 10⁵ finished runs", RUNS, GROWTH["E-100k"]),
+        Scenario("E-1m", "A with 10⁶ finished runs", RUNS, GROWTH["E-1m"]),
+        Scenario("E-old", "A with an old snapshot held open", RUNS, GROWTH["E-old"]),
         Scenario("F-A", "SQLite FULL: drain no-op runs", RUNS, Load("F-A", WORK, share=1.2, database=SQLITE)),
         Scenario("F-B", "SQLite FULL: runs with 3 steps", RUNS, Load("F-B", WORK, STEPS, share=0.7, database=SQLITE)),
         Scenario(

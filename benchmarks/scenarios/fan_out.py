@@ -38,4 +38,4 @@ class FanOut:
                         done = f"{last.units} of {parents * WIDTH}"
                         raise Broken(f"{side.name}: {done} children were done after {END_S:.0f} s")
                     await asyncio.sleep(LOOK_S)
-        return Measured(self.name, side.name, repeat, difference(first, last))
+        return Measured(self.name, side.name, repeat, difference((first, last)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import asyncpg
 
 from benchmarks.bench import POSTGRES, SQLITE, Bench
-from benchmarks.measuring import Measured, difference, window
+from benchmarks.measuring import Measured, Reading, difference, window
 from benchmarks.peers.driving import NOOP, Job
 from benchmarks.places import Place
 from benchmarks.processes import Broken, playing
@@ -40,28 +40,43 @@ class Load:
     """Somebody else has a snapshot open that is older than all of it."""
 
     async def __call__(self, bench: Bench, side: Side, repeat: int) -> Measured:
-        if self.history > bench.size.history_max:
-            text = f"{self.history:,} finished runs are for a larger size than this"
-            return Measured(self.name, side.name, repeat, problem=text)
+        problem = self.refusal(bench)
+        if problem:
+            return Measured(self.name, side.name, repeat, problem=problem)
         values = await self._enough(bench, side)
         if repeat == 0 and self.is_traced and side.database == POSTGRES:
             values["round_trips"] = await self._trips(bench, side)
         return Measured(self.name, side.name, repeat, values)
 
+    def refusal(self, bench: Bench) -> str:
+        """Why this bench does not measure it, if it does not."""
+        if self.history <= bench.size.history_max:
+            return ""
+        return f"{self.history:,} finished runs are for a larger size than this"
+
     async def _enough(self, bench: Bench, side: Side) -> dict[str, float]:
         """A slice that ran dry says nothing: it is measured again with more."""
         span_s = (bench.size.seconds + bench.size.warm_s) * self.stretch + side.warm_s
+        for n in self.amounts(side, span_s):
+            async with self.prepared(bench, side, n) as (place, job):
+                before = await place.count(self.question(side))
+                first, last = await self._measured(bench, side, place, job)
+            if not n or last.units - before < n:
+                return difference((first, last))
+        raise Broken(f"{side.name}: even {n} prepared runs were not enough")
+
+    def amounts(self, side: Side, span_s: float) -> Iterator[int]:
+        """How many runs to prepare for so long: a guess, and more each time it was not enough."""
         n = max(int(side.rate_guess * self.share * span_s), FILL_MIN) if self.share else 0
-        for _ in range(RETRIES):
-            async with self._prepared(bench, side, n) as (place, job):
-                values = await self._measured(bench, side, place, job)
-            if not n or values.pop("units_so_far") < n:
-                return values
-            n *= 3
-        raise Broken(f"{side.name}: even {n // 3} prepared runs were not enough")
+        return (n * 3**attempt for attempt in range(RETRIES))
+
+    def question(self, side: Side) -> str:
+        """What to ask the side's tables to know how much is done."""
+        return side.question(self.counted, self.kind, has_schemas=self.database != SQLITE)
 
     @asynccontextmanager
-    async def _prepared(self, bench: Bench, side: Side, n: int) -> AsyncIterator[tuple[Place, Job]]:
+    async def prepared(self, bench: Bench, side: Side, n: int) -> AsyncIterator[tuple[Place, Job]]:
+        """A place with so many runs to do."""
         async with bench.place(side, self.database, self.history) as place, AsyncExitStack() as stack:
             job = Job(place.url, kind=self.kind, n=n)
             if self.is_held:
@@ -71,19 +86,17 @@ class Load:
                 await place.settle()
             yield place, job
 
-    async def _measured(self, bench: Bench, side: Side, place: Place, job: Job) -> dict[str, float]:
-        sql = side.question(self.counted, self.kind, has_schemas=self.database != SQLITE)
-        before = await place.count(sql)
+    async def _measured(self, bench: Bench, side: Side, place: Place, job: Job) -> list[Reading]:
+        sql = self.question(side)
         warm_s = bench.size.warm_s * self.stretch + side.warm_s
         async with playing(*(bench.player(side, role, job) for role in self.roles)) as players:
-            first, last = await window(place, sql, players, warm_s=warm_s, seconds=bench.size.seconds * self.stretch)
-        return {**difference(first, last), "units_so_far": float(last.units - before)}
+            return await window(place, sql, players, warm_s=warm_s, seconds=bench.size.seconds * self.stretch)
 
     async def _trips(self, bench: Bench, side: Side) -> float:
         """Counted in a slice of its own, because the relay that counts them costs time."""
-        n = max(int(side.rate_guess * self.share * 2), FILL_MIN) if self.share else 0
-        async with self._prepared(bench, side, n) as (place, _), relayed(place.url, bench.folder / "wire") as wire:
-            sql = side.question(self.counted, self.kind)
+        n = next(self.amounts(side, 2.0))
+        async with self.prepared(bench, side, n) as (place, _), relayed(place.url, bench.folder / "wire") as wire:
+            sql = self.question(side)
             through = Job(wire.url, kind=self.kind, n=n)
             async with playing(*(bench.player(side, role, through) for role in self.roles)) as players:
                 trips: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,10 +21,12 @@ from benchmarks.measuring import Measured, Reading, difference, quantiles
 from benchmarks.peers.growing import REAL
 from benchmarks.peers.holdfast import ROLES as PLAYED
 from benchmarks.places import Meters
+from benchmarks.processes import playing
 from benchmarks.profiles import API, REST, ROLES, SHOWN, WRITER, profile
 from benchmarks.profiles import page as profiles_page
 from benchmarks.report import medians, page
-from benchmarks.scenarios import SCENARIOS, TURNS
+from benchmarks.scenarios import GROWTH, ROUNDS, SCENARIOS, TURNS
+from benchmarks.scenarios.turns import Contender
 from benchmarks.sides import DBOS, HOLDFAST, SIDES
 from benchmarks.wire import relayed
 
@@ -71,6 +74,40 @@ async def test_holdfast_and_its_limits_are_measured_side_by_side(tmp_path: Path)
     assert seen["SSE-1000", "holdfast"]["leave_ms"] > 0
     assert done.header["postgres"]["fsync"] == "on"
     assert read(tmp_path / "results.jsonl") == done
+
+
+async def test_who_is_compared_for_growth_works_by_turns(tmp_path: Path) -> None:
+    done = await run("E", "holdfast", SIZES["smoke"], tmp_path)
+
+    rounds = {name: [each for each in done.results if each.scenario == name and not each.problem] for name in GROWTH}
+    refused = {each.scenario: each.problem for each in done.results if each.problem}
+    assert [each.repeat for each in rounds["E-0"]] == [each.repeat for each in rounds["E-old"]] == list(range(ROUNDS))
+    assert all(each.values["units"] > 0 for each in (*rounds["E-0"], *rounds["E-old"]))
+    assert refused == {
+        "E-100k": "100,000 finished runs are for a larger size than this",
+        "E-1m": "1,000,000 finished runs are for a larger size than this",
+    }
+
+
+async def test_nobody_works_when_it_is_not_his_turn(tmp_path: Path) -> None:
+    load = GROWTH["E-0"]
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ExitStack() as stack:
+        bench = Bench(Environments(tmp_path), SIZES["smoke"], Path(folder), stack)
+        async with (
+            load.prepared(bench, HOLDFAST, 20_000) as (place, job),
+            playing(bench.player(HOLDFAST, "work", job)) as players,
+        ):
+            contender = Contender(place, load.question(HOLDFAST), players, before=0)
+            await contender.begin(warm_s=0.3)
+            begun = contender.units
+            await asyncio.sleep(0.3)
+            waited = await place.count(load.question(HOLDFAST))
+            first, last = await contender.turn(0.3)
+
+    assert begun > 0
+    assert waited == begun == first.units
+    assert last.units == contender.units > begun
+    assert 0.3 <= last.at_s - first.at_s < 0.6
 
 
 async def test_a_place_can_have_a_history(tmp_path: Path) -> None:
@@ -169,13 +206,24 @@ def test_costs_are_per_unit_of_what_became_durable() -> None:
     first = Reading(at_s=1.0, units=100, meters=Meters(1.0, 1_000, 10), cpu_s=0.5)
     last = Reading(at_s=3.0, units=300, meters=Meters(1.2, 5_000, 20), cpu_s=0.9)
 
-    values = difference(first, last)
+    values = difference((first, last))
 
     assert values["rate"] == 100
     assert values["wal_bytes"] == 20
     assert values["transactions"] == 0.05
     assert values["side_cpu_us"] == pytest.approx(2_000)
     assert values["server_cpu_us"] == pytest.approx(1_000)
+
+
+def test_what_a_unit_costs_is_seen_over_all_turns_of_a_round() -> None:
+    there = Reading(1.0, 100, Meters(1.0, 1_000, 10), 0.5), Reading(2.0, 200, Meters(1.1, 3_000, 15), 0.7)
+    back = Reading(9.0, 200, Meters(8.0, 9_000, 80), 0.7), Reading(10.0, 500, Meters(8.3, 11_000, 95), 0.9)
+
+    values = difference(there, back)
+
+    assert (values["rate"], values["units"], values["seconds"]) == (200, 400, 2)
+    assert (values["wal_bytes"], values["transactions"]) == (10, 0.05)
+    assert (values["side_cpu_us"], values["server_cpu_us"]) == pytest.approx((1_000, 1_000))
 
 
 def test_goals_compare_medians() -> None:
@@ -204,7 +252,7 @@ def test_quantiles_are_of_the_asks_of_all_slices() -> None:
 def test_what_grew_is_compared_with_what_was_empty_a_moment_before() -> None:
     empty, grown, raw = [1_000.0, 500.0, 800.0], [900.0, 450.0, 200.0], [100.0, 100.0, 100.0]
     results = [
-        Measured(scenario, side, repeat, {"rate": rate})
+        Measured(scenario, side, repeat, {"rate": rate, "side_cpu_us": 1e5 / rate, "server_cpu_us": 100})
         for scenario, side, rates in (
             ("E-0", "holdfast", empty),
             ("E-1m", "holdfast", grown),
@@ -218,7 +266,8 @@ def test_what_grew_is_compared_with_what_was_empty_a_moment_before() -> None:
     (growth,) = (goal for goal in GOALS if isinstance(goal, Growth) and goal.scenario == "E-1m")
 
     assert seen["E-1m", "holdfast"]["kept"] == pytest.approx(0.9)
-    assert "| Holdfast |  | 0.90 |  |" in page(HEADER, results, [])
+    assert seen["E-1m", "holdfast"]["cpu_times"] == pytest.approx(322.2 / 300, rel=0.001)
+    assert "| Holdfast |  | 0.90 |  |  | 1.07 |  |" in page(HEADER, results, [])
     assert growth.seen(seen) == pytest.approx(0.9)
 
 

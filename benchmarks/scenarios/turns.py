@@ -1,0 +1,109 @@
+"""Growth: databases with little and with much behind them stand side by side, and a side works on them by turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from benchmarks.bench import Bench
+from benchmarks.measuring import Measured, Reading, difference, read
+from benchmarks.places import Place
+from benchmarks.processes import Broken, Player, playing
+from benchmarks.scenarios.loads import Load
+from benchmarks.sides import Side
+
+ROUNDS = 8
+TURNS_OF_A_SLICE = 3
+LANDING_S = 0.02
+
+
+class Contender:
+    """One load with its processes, which stand still whenever it is not their turn."""
+
+    def __init__(self, place: Place, sql: str, players: Sequence[Player], before: int) -> None:
+        self._place = place
+        self._sql = sql
+        self._players = players
+        self._before = self._counted = before
+
+    @property
+    def units(self) -> int:
+        """Done since it was prepared."""
+        return self._counted - self._before
+
+    async def begin(self, warm_s: float) -> None:
+        for player in self._players:
+            player.tell()
+        await asyncio.sleep(warm_s)
+        await self._halt()
+
+    async def turn(self, seconds: float) -> tuple[Reading, Reading]:
+        """A while of work, and what there was before and after it."""
+        meters, cpu_s = await self._place.meters(), sum(player.cpu_s() for player in self._players)
+        first = Reading(time.perf_counter(), self._counted, meters, cpu_s)
+        for player in self._players:
+            player.go_on()
+        await asyncio.sleep(seconds)
+        return first, await self._halt()
+
+    async def _halt(self) -> Reading:
+        for player in self._players:
+            player.pause()
+        paused_s = time.perf_counter()
+        # What is on its way to the disk is this turn's work.
+        await asyncio.sleep(LANDING_S)
+        reading = (await read(self._place, self._sql, self._players))._replace(at_s=paused_s)
+        self._counted = reading.units
+        return reading
+
+
+async def side_by_side(bench: Bench, loads: Sequence[Load], side: Side, preparation: int) -> list[Measured]:
+    """What each load shows in each round, in which all have their turns: there, and back.
+
+    All are prepared first. To copy a million finished runs takes tens of seconds, in which a shared machine becomes
+    another one; turns are fractions of a second, so whatever it does meanwhile falls on all of them alike.
+    """
+    refused = [
+        Measured(load.name, side.name, preparation, problem=problem)
+        for load in loads
+        if (problem := load.refusal(bench))
+    ]
+    played = [load for load in loads if not load.refusal(bench)]
+    if not played:
+        return refused
+    return refused + [
+        Measured(load.name, side.name, preparation * ROUNDS + number, values)
+        for number, seen in enumerate(await _enough(bench, played, side))
+        for load, values in zip(played, seen, strict=True)
+    ]
+
+
+async def _enough(bench: Bench, loads: Sequence[Load], side: Side) -> list[list[dict[str, float]]]:
+    """The values of all loads, round by round; if one ran dry, all are measured again with more."""
+    turn_s = bench.size.seconds / TURNS_OF_A_SLICE
+    span_s = turn_s * 2 * ROUNDS + bench.size.warm_s + side.warm_s
+    for amounts in zip(*(load.amounts(side, span_s) for load in loads), strict=True):
+        async with AsyncExitStack() as stack:
+            contenders = [await _contender(stack, bench, load, side, n) for load, n in zip(loads, amounts, strict=True)]
+            for contender in contenders:
+                await contender.begin(bench.size.warm_s + side.warm_s)
+            rounds = [await _round(contenders, turn_s) for _ in range(ROUNDS)]
+            if all(contender.units < n for contender, n in zip(contenders, amounts, strict=True)):
+                return rounds
+    raise Broken(f"{side.name}: even {max(amounts)} prepared runs were not enough")
+
+
+async def _round(contenders: Sequence[Contender], turn_s: float) -> list[dict[str, float]]:
+    """There and back, so that what becomes faster or slower meanwhile does so for all."""
+    there = [await contender.turn(turn_s) for contender in contenders]
+    back = [await contender.turn(turn_s) for contender in reversed(contenders)]
+    return [difference(first, second) for first, second in zip(there, reversed(back), strict=True)]
+
+
+async def _contender(stack: AsyncExitStack, bench: Bench, load: Load, side: Side, n: int) -> Contender:
+    place, job = await stack.enter_async_context(load.prepared(bench, side, n))
+    before = await place.count(load.question(side))
+    players = await stack.enter_async_context(playing(*(bench.player(side, role, job) for role in load.roles)))
+    return Contender(place, load.question(side), players, before)
