@@ -52,6 +52,7 @@ class FaultyDatabase:
     def __init__(self, real: Database) -> None:
         self.real = real
         self.prefix = real.prefix
+        self.is_apart = real.is_apart
         self.calls: Counter[str] = Counter()
         self.struck: Counter[str] = Counter()
         self._strikes: list[_Strike] = []

@@ -91,6 +91,7 @@ class Seam:
         self._real = real
         self._told = told or self
         self.prefix = real.prefix
+        self.is_apart = real.is_apart
         self.calls: Counter[str] = Counter()
         self.away = False
 

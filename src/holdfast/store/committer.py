@@ -37,6 +37,8 @@ T = TypeVar("T")
 BATCH_MEMBERS_MAX = 500
 BATCH_BYTES_MAX = 1 << 20
 LOSSES_BEFORE_LOCK = 3
+CROWD_MIN = 8
+CROWD_TURNS = 2
 PATIENCE_S = 30.0
 
 
@@ -103,6 +105,7 @@ class Committer(Generic[S]):
         self._members_max = BATCH_MEMBERS_MAX if grouped else 1
         self._waiting: list[_Wish[S]] = []
         self._fresh: dict[str, tuple[_Fold[S], int]] = {}
+        self._held: list[tuple[_Fold[S], int]] = []
         self._flusher: asyncio.Task[None] | None = None
         self._exact: set[asyncio.Task[None]] = set()
         self.commits = 0
@@ -145,14 +148,36 @@ class Committer(Generic[S]):
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._members_max], self._waiting[self._members_max :]
                 await self._flush([wish for wish in batch if not wish.future.done()])
+                await self._hear_from_first_half()
         finally:
+            self._let_go()
             self._flusher = None
 
+    async def _hear_from_first_half(self) -> None:
+        """Give those of a crowd who are answered the time to say what they want next."""
+        for _ in range(CROWD_TURNS):
+            if self._waiting or not self._held:
+                return
+            await asyncio.sleep(0)
+
+    def _let_go(self) -> None:
+        """Answer the other half as soon as what we are about to do must be waited for."""
+        if self._held:
+            asyncio.get_running_loop().call_soon(self._answer_held)
+
+    def _answer_held(self) -> None:
+        held, self._held = self._held, []
+        for fold, at in held:
+            fold.answer(at)
+
     async def _flush(self, batch: list[_Wish[S]]) -> None:
+        self._let_go()
         try:
             for chunk in _chunks(await self._fold(batch)):
                 await self._write(chunk)
         except Exception as error:
+            # What is on disk is no failure.
+            self._answer_held()
             for wish in batch:
                 wish.fail(error)
 
@@ -201,6 +226,7 @@ class Committer(Generic[S]):
         return self._planner.resolved(fold.after, at)
 
     async def _write(self, folds: list[_Fold[S]]) -> None:
+        self._let_go()
         writing = [fold for fold in folds if fold.length]
         for fold in folds:
             if not fold.length:
@@ -259,7 +285,12 @@ class Committer(Generic[S]):
         if accepted:
             # Before anybody is answered: whoever waits for news should not have to wait for them too.
             self._count(accepted, sum(len(fold.plans) for fold, _ in landed), told)
-        for fold, at in landed:
+        # Those who wait for one commit come back together and wait together again: the database rests while we work,
+        # and we while it works. Answered in two halves, one is worked on while the other is written.
+        is_crowd = len(landed) >= CROWD_MIN and not self._waiting and self._database.is_apart
+        first = len(landed) // 2 if is_crowd else len(landed)
+        self._held += landed[first:]
+        for fold, at in landed[:first]:
             fold.answer(at)
 
     def _count(self, accepted: list[Member], intentions: int, told: bool = False) -> None:

@@ -39,6 +39,9 @@ class Database(Protocol):
     prefix: str
     """What stands before a table's name: `schema.` on Postgres, nothing on SQLite."""
 
+    is_apart: bool
+    """Does it work while we do? A server does; SQLite shares the interpreter with us."""
+
     def beside(self) -> Database:
         """The same database for the event loop of another thread, which opens and closes it there."""
         ...

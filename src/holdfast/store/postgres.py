@@ -75,6 +75,8 @@ class _Lanes:
 class Postgres:
     """A schema in a Postgres database, shared by any number of processes. Belongs to the event loop that opened it."""
 
+    is_apart = True
+
     def __init__(
         self,
         url: str,

@@ -51,6 +51,7 @@ class SQLite:
     """A database in one file, shared by the processes of one host; or in memory, for one process."""
 
     prefix = ""
+    is_apart = False
 
     def __init__(
         self,
