@@ -74,9 +74,8 @@ async def measure(
 ) -> AsyncIterator[Measured]:
     """Side after side within each repeat, and kin beside kin, so that a noisy minute falls on all of them."""
     for family in families(scenarios):
-        grown = all(scenario.name in GROWTH for scenario in family)
         for repeat in range(bench.size.repeats * (TURNS if family[0].name in IN_TURNS else 1)):
-            for group in [family] if grown else [[scenario] for scenario in family]:
+            for group in [family] if family[0].name in GROWTH else [[scenario] for scenario in family]:
                 for side in sides:
                     played = [scenario for scenario in group if scenario.name in side.scenarios]
                     for result in await _slice(bench, played, side, repeat, missing) if played else ():
@@ -96,7 +95,7 @@ async def _slice(
     problem = missing.get(side.name)
     if problem is None:
         try:
-            if all(scenario.name in GROWTH for scenario in scenarios):
+            if scenarios[0].name in GROWTH:
                 return await side_by_side(bench, [GROWTH[scenario.name] for scenario in scenarios], side, repeat)
             return [await scenario.play(bench, side, repeat) for scenario in scenarios]
         except Broken as error:
