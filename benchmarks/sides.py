@@ -48,8 +48,8 @@ HOLDFAST = Side(
     "Holdfast",
     "benchmarks.peers.holdfast",
     _on(
-        "A A2 A-live B enqueue batch fan-out C C-here idle D D-live E-0 E-100k E-1m E-old F-A F-B slow"
-        " SSE-live SSE-1000"
+        "A A2 A-live B enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m E-old"
+        " F-A F-B slow SSE-live SSE-1000"
     ),
     counts={
         DONE: f"SELECT count(*) FROM holdfast.runs WHERE status = 'done' AND {_NEW}",
@@ -68,7 +68,7 @@ RAW_EACH = Side(
     "raw_each",
     "raw, 1 tx per transition",
     "benchmarks.peers.raw_postgres",
-    _on("A A2 A-live B enqueue C D slow"),
+    _on("A A2 A-live B enqueue C C-warm D slow"),
     counts=_RAW,
     mode="each",
     rate_guess=8_000,
@@ -77,7 +77,7 @@ RAW_GROUP = Side(
     "raw_group",
     "raw, group commit",
     "benchmarks.peers.raw_postgres",
-    _on("A A2 A-live B enqueue batch C D E-0 E-100k E-1m E-old slow"),
+    _on("A A2 A-live B enqueue batch C C-warm D E-0 E-100k E-1m E-old slow"),
     counts=_RAW,
     mode="group",
     rate_guess=30_000,

@@ -29,7 +29,6 @@ WINDOW = 512
 """Appends to one stream that may be on their way at once."""
 WIDTH = 100
 """Children of one run that fans out."""
-GAP_S = 0.02
 ASKING_S = 30.0
 """Who takes long to answer is asked less often."""
 
@@ -43,6 +42,8 @@ class Job:
     n: int = 0
     socket: str = ""
     """Where a handler says at what instant it began; empty where nobody asks."""
+    gap_s: float = 0.0
+    """How long who asks waits before asking again."""
     mode: str = ""
     """Which of its ways a side is to go, where it has several."""
     talk: Mapping[str, Any] = field(default_factory=dict)
@@ -212,7 +213,7 @@ async def ask(job: Job, pipe: Pipe, call: Callable[[], Awaitable[object]]) -> No
             if number >= 3:
                 starts.append(started - began)
                 ends.append(ended - began)
-            await asyncio.sleep(GAP_S)
+            await asyncio.sleep(job.gap_s)
     pipe.say("measured", start_ms=starts, visible_ms=ends)
 
 

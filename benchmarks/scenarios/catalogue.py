@@ -25,7 +25,7 @@ class Scenario(NamedTuple):
 
 
 RUNS, LATENCY, IDLE = "runs/s", "latency", "idle"
-IN_TURNS = ("C", "C-here")
+IN_TURNS = ("C", "C-warm", "C-here", "C-here-warm")
 """Scenarios that are compared with each other take turns, as sides do."""
 TURNS = 3
 """How many slices those have where others have one: a noisy minute falls on few of many."""
@@ -53,11 +53,13 @@ SCENARIOS = {
         Scenario("batch", "enqueue, many in one call", RUNS, Load("batch", ("batch",), counted=CREATED)),
         Scenario("fan-out", "children of runs with 100 each", RUNS, FanOut("fan-out")),
         Scenario("C", "idle: from the call to start and end", LATENCY, Wait("C", "ask", WORK, turns=TURNS)),
+        Scenario("C-warm", "C, asked without a pause", LATENCY, Wait("C-warm", "ask", WORK, TURNS, gap_s=0)),
+        Scenario("C-here", "C, worker in the same process", LATENCY, Wait("C-here", "ask_here", turns=TURNS)),
         Scenario(
-            "C-here",
-            "the same, worker in the same process",
+            "C-here-warm",
+            "C-here, asked without a pause",
             LATENCY,
-            Wait("C-here", "ask_here", turns=TURNS),
+            Wait("C-here-warm", "ask_here", turns=TURNS, gap_s=0),
         ),
         Scenario("idle", "a worker with nothing to do", IDLE, Idle("idle")),
         Scenario("D", "200-byte events on one run", "events/s", Load("D", ("stream",), counted=EVENTS, is_traced=True)),

@@ -14,6 +14,8 @@ from benchmarks.sides import Side
 from benchmarks.wire import relayed
 
 SETTLED_S = 1.0
+GAP_S = 0.02
+"""Between two asks: long enough for a machine to turn to something else, and for every cache to grow cold."""
 ANSWER_S = 120.0
 
 
@@ -26,10 +28,12 @@ class Wait:
     beside: tuple[str, ...] = ()
     turns: int = 1
     """Into how many slices its asks are divided."""
+    gap_s: float = GAP_S
 
     async def __call__(self, bench: Bench, side: Side, repeat: int) -> Measured:
         async with bench.place(side) as place:
-            job = Job(place.url, n=-(-bench.size.asks // self.turns), socket=str(bench.folder / "begun.sock"))
+            asks = -(-bench.size.asks // self.turns)
+            job = Job(place.url, n=asks, socket=str(bench.folder / "begun.sock"), gap_s=self.gap_s)
             async with playing(*(bench.player(side, role, job) for role in (*self.beside, self.role))) as players:
                 *workers, asker = players
                 for worker in workers:

@@ -274,7 +274,7 @@ def test_what_grew_is_compared_with_what_was_empty_a_moment_before() -> None:
 def test_kin_take_turns() -> None:
     names = [[scenario.name for scenario in family] for family in families(list(SCENARIOS.values()))]
 
-    assert ["C", "C-here"] in names
+    assert ["C", "C-warm", "C-here", "C-here-warm"] in names
     assert ["E-0", "E-100k", "E-1m", "E-old"] in names
     assert ["A"] in names
     assert [name for family in names for name in family] == list(SCENARIOS)
