@@ -52,9 +52,9 @@ def page(header: Mapping[str, Any], results: Sequence[Measured], plots: Sequence
         "\n".join(growth(seen)),
         "## Goals",
         "\n".join(judged(seen)),
-        "What stands between us and those that are missed: [bounds](bounds.md). Two goals are shown elsewhere: that the "
-        "last 500 steps of 5,000 cost what the first 500 do, by [costs](costs.md#along-a-long-flow); that no process "
-        "on a shared SQLite file starves, by `tests/contract/test_two_processes.py`.",
+        "What stands between us and those that are missed: [bounds](bounds.md). Two goals are shown elsewhere: that "
+        "the last 500 steps of 5,000 cost what the first 500 do, by [costs](costs.md#along-a-long-flow); that nobody "
+        "starves on a shared SQLite file, by `tests/contract/test_two_processes.py`.",
         "## Not measured",
         "\n".join(missing(results)) or "Nothing was left out.",
     ]
