@@ -38,7 +38,9 @@ BATCH_MEMBERS_MAX = 500
 BATCH_BYTES_MAX = 1 << 20
 LOSSES_BEFORE_LOCK = 3
 CROWD_MIN = 8
+"""Fewer who come back together are not worth two commits."""
 CROWD_TURNS = 2
+"""Of the event loop, from an answer to the next wish: one, and another where a task stands between."""
 PATIENCE_S = 30.0
 
 
