@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Holdfast, SignalReceipt
 from holdfast.errors import DatabaseError
+from holdfast.store import committer
 from holdfast.store.committer import CROWD_MIN
 from holdfast.store.types import Member, Written
 from tests.conftest import IN_PROCESS
@@ -19,6 +20,12 @@ pytestmark = pytest.mark.parametrize("configuration", IN_PROCESS)
 CROWD = 2 * CROWD_MIN
 LONG = "x" * 100_000
 Write = Callable[[Sequence[Member], int, Sequence[str]], Awaitable[list[Written]]]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, commits are quick here."""
+    monkeypatch.setattr(committer, "CROWD_FLIGHT_S", 10.0)
 
 
 class Watched:
@@ -82,6 +89,19 @@ async def test_a_few_are_answered_at_once(hf: Holdfast, monkeypatch: pytest.Monk
     await asyncio.gather(*(twice() for _ in range(CROWD_MIN - 1)))
 
     assert watched.sizes == [CROWD_MIN - 1] * 2
+
+
+async def test_nobody_waits_twice_for_a_slow_disk(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "CROWD_FLIGHT_S", 0.0)
+    watched = Watched(hf, monkeypatch)
+
+    async def twice() -> None:
+        await create(hf)
+        await create(hf)
+
+    await asyncio.gather(*(twice() for _ in range(CROWD)))
+
+    assert watched.sizes == [CROWD] * 2
 
 
 async def test_a_crowd_that_wants_nothing_more_is_answered(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ BATCH_BYTES_MAX = 1 << 20
 LOSSES_BEFORE_LOCK = 3
 CROWD_MIN = 8
 """Fewer who come back together are not worth two commits."""
+CROWD_FLIGHT_S = 100e-6
+"""For each member. A commit that takes longer is mostly waited for, and two halves would wait twice."""
 CROWD_TURNS = 2
 """Of the event loop, from an answer to the next wish: one, and another where a task stands between."""
 PATIENCE_S = 30.0
@@ -240,6 +242,7 @@ class Committer(Generic[S]):
         # Alone, its news travels with it. Commits that carry news wait for each other in the database's one queue of
         # them, disk and all, so where there are many they go without and tell afterwards.
         news = sorted(topics(members)) if len(members) == 1 else ()
+        begun = ambient.monotonic()
         try:
             written = await patiently(lambda: self._database.write(members, commit_id, news))
         except OutcomeUnknown:
@@ -247,7 +250,8 @@ class Committer(Generic[S]):
         except Rejected as error:
             await self._halve(writing, error)
             return
-        self._settle(writing, members, written, told=bool(news))
+        was_quick = ambient.monotonic() - begun < CROWD_FLIGHT_S * len(members)
+        self._settle(writing, members, written, told=bool(news), was_quick=was_quick)
 
     def _member(self, fold: _Fold[S]) -> Member:
         return self._planner.member(fold.before, fold.after, [plan for _, plan, _ in fold.plans])
@@ -273,7 +277,15 @@ class Committer(Generic[S]):
         for wish, _, _ in folds[0].plans:
             self._lose(wish, _refused(error))
 
-    def _settle(self, folds: list[_Fold[S]], members: list[Member], written: Sequence[Written], *, told: bool) -> None:
+    def _settle(
+        self,
+        folds: list[_Fold[S]],
+        members: list[Member],
+        written: Sequence[Written],
+        *,
+        told: bool,
+        was_quick: bool,
+    ) -> None:
         accepted: list[Member] = []
         landed: list[tuple[_Fold[S], int]] = []
         for fold, member, result in zip(folds, members, written, strict=True):
@@ -289,7 +301,7 @@ class Committer(Generic[S]):
             self._count(accepted, sum(len(fold.plans) for fold, _ in landed), told)
         # Those who wait for one commit come back together and wait together again: the database rests while we work,
         # and we while it works. Answered in two halves, one is worked on while the other is written.
-        is_crowd = len(landed) >= CROWD_MIN and not self._waiting and self._database.is_apart
+        is_crowd = was_quick and len(landed) >= CROWD_MIN and not self._waiting and self._database.is_apart
         first = len(landed) // 2 if is_crowd else len(landed)
         self._held += landed[first:]
         for fold, at in landed[:first]:
