@@ -24,6 +24,7 @@ from holdfast.runtime import Upkeep
 from holdfast.runtime.chores import LOOK_S, Chores
 from holdfast.runtime.claims import Taken
 from holdfast.runtime.stickiness import Stickiness
+from holdfast.slots import AHEAD_S, Slots
 
 log = logger("holdfast.worker")
 
@@ -36,8 +37,6 @@ NEWS_S = 1.0
 GIVE_UP_S = 5.0
 CROWD_FIRST_S = 0.002
 CROWD_DOUBLINGS = 6
-SETTLING_MAX = 3
-"""Ticks that wait for the disk alone, for each slot: enough to work on while the disk is waited for."""
 CLAIM_MIN = 4
 CLAIM_MAX = 100
 SUSPECT_AT = 4
@@ -74,14 +73,15 @@ class RunWorker:
         self._relay = relay
         self._chores = chores
         self.queues = tuple(check_id(queue, "queue") for queue in queues)
-        self._concurrency = whole_number(concurrency, "concurrency", 1, 10_000)
+        many = whole_number(concurrency, "concurrency", 1, 10_000)
         self._lease_ms = runs.lease_ms if lease_ms is None else whole_number(lease_ms, "lease_ms", 1, 1 << 40)
         self._drain_s = drain_s
         # Unique for each start: a process that comes back under its old name would hold leases it knows nothing of.
         self.owner_id = f"worker-{new_id()}"
         self._sticky = None if sticky_ttl_s is None else Stickiness(runs.journal.store, self.owner_id, sticky_ttl_s)
         self._running: dict[asyncio.Task[None], str] = {}
-        self._handling: set[str] = set()
+        patience_s = min(AHEAD_S, self._lease_ms / 4_000)
+        self._slots = Slots(many, looks_ahead=runs.journal.store.is_apart, patience_s=patience_s)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = False
@@ -165,7 +165,8 @@ class RunWorker:
             self._wake.clear()
             self._is_sated = False
             # One by one, while a run may be next that should be tried alone.
-            asked = min(self._free, 1 if self._aside and self._suspect is None else self._batch)
+            await self._give_back(self._slots.overdue())
+            asked = min(self._room, 1 if self._aside and self._suspect is None else self._batch)
             hinted, self._is_hinted = self._is_hinted, False
             taken = await self._take(asked) if asked else []
             if taken:
@@ -181,14 +182,13 @@ class RunWorker:
                 # Each that we ask for costs its id and token, given or not: an idle worker asks for few.
                 self._batch = max(CLAIM_MIN, min(2 * len(taken), CLAIM_MAX))
             # Full: the next free slot wakes us. Sated: a hint, a timer of our own, or the next look.
-            await self._pause(idle_s - ambient.jitter(idle_s / 5) if asked else None)
+            await self._pause(self._slots.patience(idle_s - ambient.jitter(idle_s / 5) if asked else None))
             idle_s = min(idle_s * 2, IDLE_MAX_S)
 
     @property
-    def _free(self) -> int:
-        """How many ticks may begin. One whose handler has answered only waits for the disk: its slot is free, so that
-        claiming goes on beside committing; but a slow disk must not gather claims without end."""
-        return min(self._concurrency - len(self._handling), (1 + SETTLING_MAX) * self._concurrency - len(self._running))
+    def _room(self) -> int:
+        """How many to claim. What may have ended a worker before is not held up by what is ahead of it."""
+        return self._slots.free if self._aside or self._suspect else self._slots.room
 
     @property
     def about(self) -> dict[str, str]:
@@ -198,8 +198,7 @@ class RunWorker:
     @property
     def slots(self) -> dict[str, int]:
         """How many ticks are in their handlers, how many wait for the disk alone, and how many more could begin."""
-        busy = len(self._handling)
-        return {"busy": busy, "settling": len(self._running) - busy, "free": self._concurrency - busy}
+        return self._slots.counts
 
     async def _take(self, limit: int) -> list[Taken]:
         since = ambient.monotonic()
@@ -223,9 +222,15 @@ class RunWorker:
         if self._stopping.is_set():
             await self._give_back(begin)
             return []
-        for item in begin:
-            self._begin(item.claim.claim_id, self._run_one(item, since))
+        self._slots.queue(begin, since)
+        self._fill()
         return taken
+
+    def _fill(self) -> None:
+        """Begin on what was claimed, as far as there are slots."""
+        if not self._stopping.is_set():
+            for item, since in self._slots.turns():
+                self._begin(item.claim.claim_id, self._run_one(item, since))
 
     async def _keep_sessions(self, taken: Sequence[Taken]) -> None:
         """Sessions that come here come here again. A preference that fails to be written is no reason to wait."""
@@ -241,7 +246,7 @@ class RunWorker:
 
         Not while others may be waiting: a new run does not overtake them.
         """
-        if not self._is_sated or self._wake.is_set() or self._free <= 0 or self._stopping.is_set():
+        if not self._is_sated or self._wake.is_set() or self._slots.free <= 0 or self._stopping.is_set():
             return False
         if self._sticky is not None:
             # Its session may keep to another worker, which only a claim finds out.
@@ -255,7 +260,7 @@ class RunWorker:
         return True
 
     def _begin(self, claim_id: str, running: Coroutine[Any, Any, None]) -> None:
-        self._handling.add(claim_id)
+        self._slots.begin(claim_id)
         # In our own context: a run may be begun where it is created, in a request or in the tool of another run, and
         # what is known there is none of its business.
         task = asyncio.create_task(running, context=self._context.copy())
@@ -274,7 +279,7 @@ class RunWorker:
         if taken is not None and not self._stopping.is_set():
             await self._run_one(taken, since)
             return
-        self._handling.discard(claim_id)
+        self._slots.handled(claim_id)
         await self._give_back([taken] if taken else [])
 
     def _chosen(self, taken: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
@@ -301,7 +306,14 @@ class RunWorker:
 
     async def _give_back(self, taken: Sequence[Taken]) -> None:
         """Nobody has begun on these. Where that fails, their leases end by themselves."""
+        for item in taken:
+            self._forget(item.claim.claim_id)
         await asyncio.gather(*(self._runs.release(item.claim) for item in taken), return_exceptions=True)
+
+    def _forget(self, claim_id: str) -> None:
+        """Whatever it was suspected of, it is not here any more."""
+        if self._suspect == claim_id:
+            self._suspect = None
 
     async def _run_one(self, taken: Taken, since: float) -> None:
         """One tick; whatever happens to it is no reason for the others to stop."""
@@ -317,9 +329,8 @@ class RunWorker:
             log.exception("tick %s of run %s was lost", taken.claim.tick_id, taken.claim.run_id, extra=taken.about)
             return
         finally:
-            self._handling.discard(claim_id)
-            if self._suspect == claim_id:
-                self._suspect = None
+            self._slots.handled(claim_id)
+            self._forget(claim_id)
         if result is None:
             told = (taken.claim.tick_id, taken.claim.run_id)
             log.warning("tick %s of run %s lost its lease", *told, extra=taken.about)
@@ -333,15 +344,17 @@ class RunWorker:
             asyncio.get_running_loop().call_later(result.due_in_s, self._wake.set)
 
     def _handled(self, claim_id: str) -> None:
-        self._handling.discard(claim_id)
+        self._slots.handled(claim_id)
         self._has_room()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.pop(task, None)
+        del self._running[task]
+        self._slots.end()
         self._has_room()
 
     def _has_room(self) -> None:
-        """A slot is free: look for more, unless the last look found less than there was room for."""
+        """A slot is free: fill it, and look for more, unless the last look found less than there was room for."""
+        self._fill()
         if not self._is_sated or self._aside or self._stopping.is_set():
             self._wake.set()
 
@@ -398,15 +411,17 @@ class RunWorker:
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
         """Let ticks end, then give back the claims of those that did not: claimable at once, nothing counted."""
         deadline = ambient.monotonic() + self._drain_s
+        giving_back = asyncio.create_task(self._give_back(self._slots.let_go()))
         while self._running and not self._at_once and (left := deadline - ambient.monotonic()) > 0:
             self._wake.clear()
             await self._pause(left)
         for task, claim_id in self._running.items():
             # One that only waits for the disk has nothing to give back.
-            if claim_id in self._handling:
+            if self._slots.is_handling(claim_id):
                 task.cancel()
         # A claim on its way is given back too. All this is a courtesy: without a database their leases end it.
-        await asyncio.wait([claiming, *self._running], timeout=GIVE_UP_S)
+        await asyncio.wait([claiming, giving_back, *self._running], timeout=GIVE_UP_S)
+        giving_back.cancel()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Holdfast
-from holdfast.worker import CROWD_DOUBLINGS, CROWD_FIRST_S, SETTLING_MAX
+from holdfast.slots import SETTLING_MAX
+from holdfast.worker import CROWD_DOUBLINGS, CROWD_FIRST_S
 from tests.conftest import Opener
 from tests.worker.places import clog, ended, until, working
 

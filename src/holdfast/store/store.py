@@ -128,6 +128,11 @@ class Store(Generic[S]):
         """The same database for the event loop of another thread. Opened there, without migrating or listening."""
         return Store(self._database.beside(), self._planner)
 
+    @property
+    def is_apart(self) -> bool:
+        """Does the database work while we do?"""
+        return self._database.is_apart
+
     async def open(self, *, migrate: bool = True, listen: bool = True) -> None:
         """Connect, check that the database is fit, bring its schema up to date."""
         await patiently(self._database.open)
