@@ -318,12 +318,37 @@ OTHERS = ("signals_waiting", "lane_tickets_in_order", "runnables_unscheduled", "
 """Indexes that are used beside primary keys."""
 
 
+AWKWARD_LISTS: list[list[str | None]] = [
+    ["", ""],
+    [None, None],
+    ["NULL", "NULL"],
+    ["a,b", "a,b"],
+    ['{"}', '{"}'],
+    ["\\", "\\"],
+    [None, "", "NULL", '"', "\\", "a b", "é\U0001f600\n"],
+    ["x", None, "x"],
+    ["x"],
+]
+
+
+@pytest.mark.parametrize("values", AWKWARD_LISTS, ids=range(len(AWKWARD_LISTS)))
+async def test_a_list_of_texts_that_is_spelled_is_read_as_it_was_meant(stranger: Any, values: list[str | None]) -> None:
+    assert await stranger.fetchval("SELECT $1::text::text[]", postgres_sql._texts(values)) == values
+
+
+@pytest.mark.parametrize("values", [[0, 0], [None, None], [-1, None, 1 << 62], [7], [7, 7, 7]])
+async def test_a_list_of_numbers_that_is_spelled_is_read_as_it_was_meant(
+    stranger: Any, values: list[int | None]
+) -> None:
+    assert await stranger.fetchval("SELECT $1::text::bigint[]", postgres_sql._numbers(values)) == values
+
+
 class TestPlans:
     @pytest.mark.parametrize(
         "text",
         [
             postgres_sql.write_text(
-                postgres_sql.Shape(True, False, True, False, True, True, frozenset(INDEXES), DROPPED, False)
+                postgres_sql.Shape(True, False, True, False, True, True, True, frozenset(INDEXES), DROPPED, False)
             ),
             postgres_sql.APPEND,
             postgres_sql.READ_SLICES,

@@ -73,12 +73,13 @@ class RunPlanner:
 def member(before: RunState, after: RunState, plans: Sequence[Plan[RunState]]) -> Member:
     """The run's share of a commit: every plan's entries, and the rows that all of them together changed."""
     whole = plans[0] if len(plans) == 1 else _together(plans)
+    is_still = before.exists and not after.deleted and rows.is_still(before, after)
     return Member(
         gone=after.deleted,
-        plain=before.exists and rows.is_plain(before, after),
+        plain=is_still or (before.exists and rows.is_plain(before, after)),
         run_id=after.run_id,
         expected_rev=before.rev,
-        run=rows.moving_row(after),
+        run=() if is_still else rows.moving_row(after),
         # Created and deleted in one commit: there never is a row.
         created=None if before.exists or after.deleted else rows.fixed_row(after),
         entries=whole.entries,
@@ -205,7 +206,7 @@ def plan_command(
     def plan(state: RunState, now: int, at: int) -> Plan[RunState]:
         decision = decide(state, command, now)
         after, entries = _remember(state, decision.facts, at, limits)
-        if entries:
+        if entries and after.ticket is not None:
             after, entered = _remember(after, its_turn(after), at, limits)
             entries += entered
         fenced = isinstance(command, ClaimCommand) and decision.refusal is None and decision.repeat_rev is None

@@ -147,6 +147,18 @@ def moving_row(state: RunState) -> Row:
     )
 
 
+_resting = attrgetter(
+    *("spoken", "status", "input_rev", "wake_at", "attempt", "deliveries", "output_rev", "ended_rev", "last_error"),
+    *("error_kind", "cancel_requested_at", "started_at", "finished_at", "boundary", "flow", "definition"),
+    *("definition_rev", "undoing"),
+)
+
+
+def is_still(before: RunState, after: RunState) -> bool:
+    """Does nothing of the row differ but its revision and instant? Steps and events of a run leave it so."""
+    return before.status == after.status and _resting(before) == _resting(after)
+
+
 def is_plain(before: RunState, after: RunState) -> bool:
     """Does the row differ only in what most commits change? Those that end a plain tick are the most."""
     return (

@@ -21,6 +21,8 @@ class Alone(NamedTuple):
     creates: bool
     cut: bool
     """Of the run's moving columns only those are sent that such a commit mostly changes."""
+    still: bool
+    """None of them is, but the revision."""
     fenced: bool
     puts: tuple[str, ...]
     drops: tuple[str, ...]
@@ -42,6 +44,7 @@ def alone(members: Sequence[Member], *, tells: bool) -> Alone | None:
     return Alone(
         creates=creates,
         cut=member.run[BORN.stop :] == UNTOUCHED if creates else member.plain,
+        still=not member.run,
         fenced=bool(member.fences),
         puts=tuple(name for name in INDEXES if puts.get(name)),
         drops=tuple(name for name in INDEXES if drops.get(name)),
@@ -61,7 +64,7 @@ def arguments(
         values += (member.run_id, member.expected_rev)
     for fence in member.fences:
         values += fence
-    values += member.run[_part(shape.creates, shape.cut)]
+    values += (member.last_rev,) if shape.still else member.run[_part(shape.creates, shape.cut)]
     for name in shape.puts:
         values += member.changes.puts[name][0]
     for name in shape.drops:
@@ -85,7 +88,8 @@ def text(shape: Alone) -> str:
     else:
         run_id, expected = places.take("text"), places.take("int")
         fence = _fence(places, run_id) if shape.fenced else ""
-        parts = [*_verdict(run_id, expected, instant, fence), _moved(places, run_id, cut=shape.cut)]
+        moved = _touched(places, run_id) if shape.still else _moved(places, run_id, cut=shape.cut)
+        parts = [*_verdict(run_id, expected, instant, fence), moved]
         answer = "SELECT ARRAY[coalesce((SELECT at FROM v), -1)], ARRAY[coalesce((SELECT rev FROM head), 0)]{news}"
     parts += [_put(INDEXES[name], places) for name in shape.puts]
     parts += [_drop(INDEXES[name], places) for name in shape.drops]
@@ -157,6 +161,10 @@ def _moved(places: _Places, run_id: str, *, cut: bool) -> str:
     names = tuple(RUN_MOVING)[_part(False, cut)]
     changes = ", ".join(f"{name} = {value}" for name, value in zip(names, places.values(RUNS, names), strict=True))
     return f"moved AS (UPDATE {{s}}runs r SET {changes} FROM v WHERE r.run_id = {run_id})"
+
+
+def _touched(places: _Places, run_id: str) -> str:
+    return f"moved AS (UPDATE {{s}}runs r SET rev = {places.take('int')}, at = v.at FROM v WHERE r.run_id = {run_id})"
 
 
 def _put(table: Table, places: _Places) -> str:

@@ -52,7 +52,9 @@ class Shape(NamedTuple):
     """Every new run is as creations leave it."""
     updates: bool
     plain: bool
-    """Every other run changes in the plain part of its row only."""
+    """Every other run that does not stand still changes in the plain part of its row only."""
+    stills: bool
+    """Of some runs only the revision and the instant move."""
     deletes: bool
     fences: bool
     puts: frozenset[str]
@@ -135,6 +137,7 @@ _FENCES = """broken AS MATERIALIZED (
 _FENCED = "AND h.m <> ALL ((SELECT m FROM broken)::int[])"
 _FENCE_COLUMNS = {"m": "int", "run_id": "text", "key": "text", "claim_id": "text", "claim_token_hash": "text"}
 _GONE_COLUMNS = {"m": "int", "run_id": "text"}
+_STILL_COLUMNS = {"m": "int", "run_id": "text", "rev": "int"}
 _ENTRY_COLUMNS = {"m": "int", "thread": "text", "rev": "int", "kind": "text", "data": "text", "digest": "bytea"}
 _REQUEST_COLUMNS = tuple(name for name in SliceRequest._fields if name != "whole")
 # A run may have thousands of ticks: these few are found by their ids, never among all ticks of the run.
@@ -163,6 +166,8 @@ def write_text(shape: Shape) -> str:
         parts += _creates(places, born=shape.born)
     if shape.updates:
         parts.append(_updates(places, plain=shape.plain))
+    if shape.stills:
+        parts.append(_touches(places))
     if shape.deletes:
         parts += _deletes(places)
     parts += [_put(INDEXES[name], places) for name in _in_order(shape.puts)]
@@ -174,16 +179,28 @@ def write_text(shape: Shape) -> str:
 def write_shape(members: Sequence[Member], *, tells: bool = False) -> Shape:
     puts: set[str] = set()
     drops: set[str] = set()
+    creates = updates = stills = deletes = fences = False
+    born = plain = True
     for member in members:
-        puts.update(name for name, rows in member.changes.puts.items() if rows)
-        drops.update(name for name, keys in member.changes.drops.items() if keys)
+        puts.update([name for name, rows in member.changes.puts.items() if rows])
+        drops.update([name for name, keys in member.changes.drops.items() if keys])
+        fences = fences or bool(member.fences)
+        if member.created is not None:
+            creates, born = True, born and member.run[BORN.stop :] == UNTOUCHED
+        elif member.gone:
+            deletes = True
+        elif member.run:
+            updates, plain = True, plain and member.plain
+        else:
+            stills = True
     return Shape(
-        creates=any(member.created is not None for member in members),
-        updates=any(member.created is None and not member.gone for member in members),
-        born=all(member.run[BORN.stop :] == UNTOUCHED for member in members if member.created is not None),
-        plain=all(member.plain for member in members if member.created is None),
-        deletes=any(member.gone for member in members),
-        fences=any(member.fences for member in members),
+        creates=creates,
+        born=born,
+        updates=updates,
+        plain=plain,
+        stills=stills,
+        deletes=deletes,
+        fences=fences,
         puts=frozenset(puts),
         drops=frozenset(drops),
         tells=tells,
@@ -208,9 +225,12 @@ def write_arguments(shape: Shape, members: Sequence[Member], commit_id: int, now
         new = ((m, member.created, member.run) for m, member in numbered if member.created is not None)
         arguments += _lists(_creation_columns(shape.born), ((m, *created, *run[part]) for m, created, run in new))
     if shape.updates:
-        moved = [(m, member) for m, member in numbered if member.created is None and not member.gone]
+        moved = [(m, member) for m, member in numbered if member.created is None and not member.gone and member.run]
         part = PLAIN if shape.plain else ALL
-        arguments += _lists(_move_columns(shape.plain), ((m, member.run_id, *member.run[part]) for m, member in moved))
+        arguments += _lists(_move_columns(shape.plain), [(m, member.run_id, *member.run[part]) for m, member in moved])
+    if shape.stills:
+        still = [(m, member) for m, member in numbered if not member.run and not member.gone]
+        arguments += _lists(_STILL_COLUMNS, [(m, member.run_id, member.last_rev) for m, member in still])
     if shape.deletes:
         arguments += _lists(_GONE_COLUMNS, ((m, member.run_id) for m, member in numbered if member.gone))
     for name in _in_order(shape.puts):
@@ -285,16 +305,29 @@ def _spelled(kind: str, values: Sequence[Any]) -> str:
 
 
 def _numbers(values: Sequence[int | None]) -> str:
+    if _are_alike(values):
+        return _repeated("NULL" if values[0] is None else str(values[0]), len(values))
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
 def _texts(values: Sequence[str | None]) -> str:
     """A list as Postgres writes it. Quoted, so that a text may be empty, or the word NULL."""
+    if _are_alike(values):
+        return _repeated("NULL" if values[0] is None else _quoted(values[0]), len(values))
     plain = [value for value in values if value is not None]
     whole = "".join(plain)
     if len(plain) == len(values) and '"' not in whole and "\\" not in whole:
         return '{"' + '","'.join(plain) + '"}'
     return f"{{{','.join(['NULL' if value is None else _quoted(value) for value in values])}}}"
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Most columns of a batch say the same of every run, and counting them is quicker than spelling each."""
+    return len(values) > 1 and values[0] == values[-1] and values.count(values[0]) == len(values)
+
+
+def _repeated(spelled: str, times: int) -> str:
+    return f"{{{f'{spelled},' * (times - 1)}{spelled}}}"
 
 
 def _quoted(text: str) -> str:
@@ -389,6 +422,15 @@ def _updates(places: _Places, *, plain: bool) -> str:
     moved AS (
         UPDATE {{s}}runs r SET {values}
         FROM {source} CROSS JOIN v
+        WHERE {_same("r.run_id", "x.run_id")} AND v.at[x.m] >= 0
+    )"""
+
+
+def _touches(places: _Places) -> str:
+    return f"""
+    touched AS (
+        UPDATE {{s}}runs r SET rev = x.rev, at = v.at[x.m]
+        FROM {places.unnest("x", _STILL_COLUMNS)} CROSS JOIN v
         WHERE {_same("r.run_id", "x.run_id")} AND v.at[x.m] >= 0
     )"""
 

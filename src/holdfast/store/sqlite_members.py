@@ -69,6 +69,7 @@ _SESSIONS = insert("sessions", ("session_id", "user_id", "created_at"), " ON CON
 _CREATE = insert(RUNS.name, RUNS.names)
 _MOVE = _move(tuple(RUN_MOVING))
 _MOVE_PLAIN = _move(tuple(RUN_MOVING)[PLAIN])
+_TOUCH = _move(("rev", "at"))
 _GO = Many("DELETE FROM runs WHERE run_id IN (VALUES ", 1, ")")
 _PUTS = {name: _upsert(table) for name, table in INDEXES.items()}
 _DROPS = {name: _delete(table) for name, table in INDEXES.items()}
@@ -144,7 +145,11 @@ def _write_runs(connection: sqlite3.Connection, accepted: Sequence[tuple[Member,
     gone: list[Row] = []
     moved: list[Row] = []
     moved_plainly: list[Row] = []
+    touched: list[Row] = []
     for member, at in accepted:
+        if not member.run:
+            touched.append((member.run_id, member.last_rev, at))
+            continue
         moving = _RESOLVE_MOVING(member.run, at)
         if member.created is not None:
             fixed = _RESOLVE_FIXED(member.created, at)
@@ -158,6 +163,7 @@ def _write_runs(connection: sqlite3.Connection, accepted: Sequence[tuple[Member,
             moved.append((member.run_id, *moving))
     _SESSIONS.run(connection, list(sessions.values()))
     _CREATE.run(connection, created)
+    _TOUCH.run(connection, touched)
     _MOVE_PLAIN.run(connection, moved_plainly)
     _MOVE.run(connection, moved)
     _GO.run(connection, gone)

@@ -71,6 +71,7 @@ class Member(msgspec.Struct, kw_only=True, gc=False):
     run_id: str
     expected_rev: int
     run: Row
+    """The moving part of the run's row; empty where only its revision and instant move."""
     created: Row | None = None
     entries: list[NewEntry]
     changes: Changes
@@ -87,6 +88,11 @@ class Member(msgspec.Struct, kw_only=True, gc=False):
     @property
     def thread(self) -> str:
         return f"run:{self.run_id}"
+
+    @property
+    def last_rev(self) -> int:
+        """The run's revision once it is accepted."""
+        return self.expected_rev + len(self.entries)
 
     @property
     def size(self) -> int:
