@@ -19,10 +19,11 @@ from holdfast.handlers.speech import Seqs, speaker
 from holdfast.handlers.threads import call
 from holdfast.handlers.tools import Asked, OnUnknown
 from holdfast.identity import UUID, check_name, random_uuid
+from holdfast.journal import Executed
 from holdfast.moments import from_us, to_us
 from holdfast.protocol import commands, facts
 from holdfast.protocol.backoff import Backoff, RetryPolicy
-from holdfast.protocol.commands import ChildStart, OutboxRow, Staged
+from holdfast.protocol.commands import NOTHING_STAGED, ChildStart, OutboxRow, Staged
 from holdfast.protocol.flows import APPROVAL, OURS, RECEIVE, TOOL, UNANSWERED
 from holdfast.protocol.outcomes import UNSET
 from holdfast.protocol.values import clean
@@ -48,6 +49,8 @@ class _Scope:
         self.children: list[ChildStart] = []
 
     def staged(self) -> Staged:
+        if not self.outbox and not self.children:
+            return NOTHING_STAGED
         return Staged(outbox=tuple(self.outbox), children=tuple(self.children))
 
     def add(self, row: OutboxRow) -> str:
@@ -372,7 +375,8 @@ class FlowContext:
 
     async def _begin(self, name: str) -> None:
         """Something that was not recorded is about to happen; so everything that was must have come by now."""
-        await self._turns.quiet()
+        if self._turns.branches > 1:
+            await self._turns.quiet()
         if self._memory.unvisited() is None or self._turns.branches > 1:
             return
         await let_others_begin()
@@ -404,7 +408,8 @@ class FlowContext:
         except Exception as error:
             await self._tick.conclude(scope.said)
             return await self._failed(name, number, attempt + 1, retry, error, irreversible=irreversible)
-        await self._tick.conclude(scope.said)
+        if self._tick.has_spoken:
+            await self._tick.conclude(scope.said)
         told = {"attempt": attempt, "said": tuple(scope.said), "irreversible": irreversible}
         try:
             value, repaired = clean(result)
@@ -508,8 +513,8 @@ class FlowContext:
         await self._record(f"@deadline:{name or ''}", number, result=due)
         return due
 
-    async def _record(self, name: str, number: int, **fields: Any) -> None:
-        await self._tick.order(commands.RecordStep, name=name, occurrence=number, **fields)
+    def _record(self, name: str, number: int, **fields: Any) -> Coroutine[Any, Any, Executed]:
+        return self._tick.order(commands.RecordStep, name=name, occurrence=number, **fields)
 
     async def _waiting_signal(self, name: str | None) -> facts.SignalReceived | None:
         """The signal that is to be received next. Only the holder of the claim takes any, so it stays the next one.

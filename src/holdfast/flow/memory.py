@@ -65,7 +65,7 @@ class Memory:
 
     def unvisited(self) -> str | None:
         """The first step that was recorded and that the body has not come to."""
-        return next((name for name, _ in self._unvisited), None)
+        return next(iter(self._unvisited))[0] if self._unvisited else None
 
 
 async def load(journal: Journal, run_id: str) -> Memory:

@@ -8,11 +8,15 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Does calling it answer a coroutine? Also true of an object whose `__call__` is `async def`."""
+    if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        # Most are no more than this, and are asked for each step.
+        return True
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 

@@ -16,7 +16,7 @@ from holdfast.handlers.tools import Function, Tools
 from holdfast.identity import check_name, new_id
 from holdfast.journal import Executed, Journal
 from holdfast.protocol import commands, facts
-from holdfast.protocol.commands import ChildStart, ClaimCommand, Command, OutboxRow, Staged
+from holdfast.protocol.commands import NOTHING_STAGED, ChildStart, ClaimCommand, Command, OutboxRow, Staged
 from holdfast.protocol.facts import ROOT, Parent
 from holdfast.protocol.outcomes import Done, Ok
 from holdfast.protocol.settle import enqueued
@@ -28,7 +28,6 @@ from holdfast.runtime.pulse import Hold
 from holdfast.scopes import TickStorage
 from holdfast.tracing import Span
 
-NOTHING = Staged()
 SPACE_LENGTH_MAX = 256
 TYPE_LENGTH_MAX = 128
 
@@ -78,6 +77,11 @@ class Tick:
             )
         return self._storage
 
+    @property
+    def has_spoken(self) -> bool:
+        """Has anybody said anything in this tick?"""
+        return self._speech is not None
+
     async def conclude(self, said: Seqs) -> None:
         """This speaker has ended; what they said is on disk."""
         if self._speech is not None:
@@ -103,7 +107,7 @@ class Tick:
     def staged(self) -> Staged:
         stored = self._storage
         if stored is None and not self._outbox and not self._children:
-            return NOTHING
+            return NOTHING_STAGED
         return Staged(
             storage=stored.staged if stored else (),
             outbox=tuple(self._outbox),
@@ -188,6 +192,12 @@ class ClaimedTick(Tick):
     ) -> None:
         super().__init__(journal, state, hold.beat.claim_id)
         self.hold = hold
+        beat = hold.beat
+        self._fence: dict[str, Any] = {
+            "runnable_key": beat.key,
+            "claim_id": beat.claim_id,
+            "claim_token_hash": beat.claim_token_hash,
+        }
         self._audit = audit
         self.signal = signal
         self._tools: Tools | None = None
@@ -231,9 +241,9 @@ class ClaimedTick(Tick):
             await first
         if self._last_words is None:
             self._last_words = await self.last_words()
-        staged = self.staged() if keep_staged else NOTHING
+        staged = self.staged() if keep_staged else NOTHING_STAGED
         command = commands.Settle(
-            **self._fence(),
+            **self._fence,
             **_events(self._last_words),
             outcome=outcome,
             repaired=repaired,
@@ -261,7 +271,7 @@ class ClaimedTick(Tick):
 
         `checked`: every field was made by us, or cleaned.
         """
-        command = kind(**self._fence(), **fields)
+        command = kind(**self._fence, **fields)
         seen = self._known if known else None
         executed = await self._ordered(self.journal.submit(self.state.run_id, command, known=seen, checked=checked))
         if self._first is not None and self._first.done():
@@ -273,7 +283,7 @@ class ClaimedTick(Tick):
 
     def order_first(self, kind: type[ClaimCommand], **fields: Any) -> None:
         """The same, taken now and not waited for: the next order, or the end of the tick, answers for both."""
-        command = kind(**self._fence(), **fields)
+        command = kind(**self._fence, **fields)
         ordered = self._ordered(self.journal.submit(self.state.run_id, command, known=self._known))
         self._first = asyncio.get_running_loop().create_task(ordered)
         # A tick that ends without a word, because its claim is lost, needs nobody to hear it twice.
@@ -303,7 +313,7 @@ class ClaimedTick(Tick):
 
     async def release(self) -> None:
         """Give the claim back as if it had never been taken."""
-        executed = await self.journal.execute(self.state.run_id, commands.Release(**self._fence()))
+        executed = await self.journal.execute(self.state.run_id, commands.Release(**self._fence))
         check_fence(executed, self.state.run_id)
 
     def start_child(self, start: ChildStart, info: RunInfo) -> RunInfo:
@@ -321,12 +331,8 @@ class ClaimedTick(Tick):
         start, _ = self._children.pop(child_run_id, (None, None))
         return start
 
-    def _fence(self) -> dict[str, Any]:
-        beat = self.hold.beat
-        return {"runnable_key": beat.key, "claim_id": beat.claim_id, "claim_token_hash": beat.claim_token_hash}
-
     async def _say(self, said: Sequence[Said]) -> int:
-        command = commands.Emit(**self._fence(), **_events(said))
+        command = commands.Emit(**self._fence, **_events(said))
         executed = await self.journal.execute(self.state.run_id, command, known=self._known)
         check_fence(executed, self.state.run_id)
         self._known = executed.state

@@ -233,8 +233,10 @@ class Journal:
             self.observer.executed(command, executed)
         if committed.at is not None:
             self._deliver_soon(run_id, committed.first_rev, decision)
-            await self._promote(state)
-            self._tell_soon([(state, decision.facts)], committed.at)
+            if state.lane is not None:
+                await self._promote(state)
+            if self._notifier is not None:
+                self._tell_soon([(state, decision.facts)], committed.at)
         return executed
 
     async def create_all(self, creations: Sequence[tuple[str, Create]]) -> list[RunState]:

@@ -55,7 +55,7 @@ def _error(error: str | None, redaction: Redaction) -> str | None:
 
 
 def _staged(staged: Staged, redaction: Redaction) -> Staged:
-    if not any(_tells(child) for child in staged.children):
+    if not staged.children or not any(_tells(child) for child in staged.children):
         return staged
     return replace(staged, children=tuple(_child(child, redaction) for child in staged.children))
 

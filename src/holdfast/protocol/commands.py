@@ -79,6 +79,9 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`run` or `session`: what is to be deleted once the tick has ended."""
 
 
+NOTHING_STAGED = Staged()
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What whoever settles a tick of a workflow knows about it.
 

@@ -341,11 +341,10 @@ _moments = attrgetter(*_MOMENTS)
 
 
 def _resolve_state(state: RunState, at: int) -> RunState:
-    changed: dict[str, object] = {
-        name: counted(moment, at)
-        for name, moment in zip(_MOMENTS, _moments(state), strict=True)
-        if moment is not None and moment < 0
-    }
+    changed: dict[str, object] = {}
+    for name, moment in zip(_MOMENTS, _moments(state), strict=True):
+        if moment is not None and moment < 0:
+            changed[name] = counted(moment, at)
     if state.boundary and state.boundary.expires_at is not None:
         changed["boundary"] = replace(state.boundary, expires_at=counted(state.boundary.expires_at, at))
     for work in state.work.values():

@@ -80,11 +80,15 @@ class _Fold(Generic[S]):
         """Whose part of the run the state shows. Another claim's ticks and anomalies may be missing from it."""
         self.plans: list[tuple[_Wish[S], Plan[S], int]] = []
         self.length = 0
+        self.weight = 0
+        """How long the bodies of its entries are."""
 
     def add(self, wish: _Wish[S], at: int) -> None:
         plan = wish.intention.plan(self.after, self.now, at)
         self.plans.append((wish, plan, self.head + self.length + 1))
         self.length += len(plan.entries)
+        for entry in plan.entries:
+            self.weight += len(entry.data)
         self.after = plan.after
 
     def answer(self, at: int | None) -> None:
@@ -389,7 +393,7 @@ def _are_known(wishes: Sequence[_Wish[Any]]) -> bool:
 
 
 def _claims(wishes: Sequence[_Wish[Any]]) -> frozenset[str]:
-    return frozenset(wish.claim_id for wish in wishes)
+    return frozenset([wish.claim_id for wish in wishes])
 
 
 def _refused(error: Rejected) -> DatabaseError:
@@ -430,10 +434,9 @@ def _chunks(folds: list[_Fold[Any]]) -> list[list[_Fold[Any]]]:
     chunks: list[list[_Fold[Any]]] = [[]]
     size = 0
     for fold in folds:
-        weight = sum(len(entry.data) for _, plan, _ in fold.plans for entry in plan.entries)
-        if chunks[-1] and size + weight > BATCH_BYTES_MAX:
+        if chunks[-1] and size + fold.weight > BATCH_BYTES_MAX:
             chunks.append([])
             size = 0
         chunks[-1].append(fold)
-        size += weight
+        size += fold.weight
     return chunks

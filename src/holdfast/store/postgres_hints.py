@@ -24,18 +24,19 @@ def payloads(sender: str, topics: Sequence[str]) -> Iterator[str]:
 
     A piece without topics means: look at everything.
     """
-    piece = sender
+    piece, size = [sender], len(sender.encode())
     for topic in topics:
-        if "\n" in topic or len(topic.encode()) > TOPIC_BYTES_MAX:
+        length = len(topic.encode()) + 1
+        if "\n" in topic or length > TOPIC_BYTES_MAX:
             yield sender
             return
-        longer = f"{piece}\n{topic}"
-        if len(longer.encode()) > PAYLOAD_BYTES_MAX:
-            yield piece
-            longer = f"{sender}\n{topic}"
-        piece = longer
-    if piece != sender:
-        yield piece
+        if size + length > PAYLOAD_BYTES_MAX:
+            yield "\n".join(piece)
+            piece, size = [sender], len(sender.encode())
+        piece.append(topic)
+        size += length
+    if len(piece) > 1:
+        yield "\n".join(piece)
 
 
 def payload(sender: str, topics: Sequence[str]) -> str:
