@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -15,5 +16,7 @@ def to_us(moment: datetime) -> int:
     return (moment - EPOCH) // _MICROSECOND
 
 
+@lru_cache(maxsize=1_024)
 def from_us(moment: int) -> datetime:
+    """The instant as people read it. What was committed together has one, and is asked for it one by one."""
     return EPOCH + timedelta(microseconds=moment)

@@ -10,8 +10,11 @@ from holdfast.runtime.claims import Taken
 
 SETTLING_MAX = 3
 """Ticks that wait for the disk alone, for each slot: enough to work on while the disk is waited for."""
-BRISK_S = 0.1
+BRISK_S = 0.05
 """Handlers that take no longer soon make room for a claim that is ahead of its slot."""
+BRISK_MIN = 64
+"""How many of them in a row it takes, or as many as there are slots: where one in ten takes its time, so many hardly
+ever come together."""
 AHEAD_S = 0.25
 """A claim that has waited this long for its slot is somebody else's to run."""
 
@@ -19,9 +22,9 @@ AHEAD_S = 0.25
 class Slots:
     """What a worker may begin, and what it may claim.
 
-    A database that works apart from us can look for the next claims while we work on these, so as many again as there
-    are slots are claimed ahead, while as many handlers in a row were brisk. Where handlers take their time nothing is
-    held that another worker could begin at once.
+    A database that works apart from us can look for the next claims while we work on these. Where `looks_ahead`, as many
+    again as there are slots are claimed while handlers are brisk; where they take their time, nothing is held that
+    another worker could begin at once.
     """
 
     def __init__(self, many: int, *, looks_ahead: bool, patience_s: float = AHEAD_S) -> None:
@@ -42,7 +45,7 @@ class Slots:
     @property
     def room(self) -> int:
         """How many may be claimed."""
-        if not self._looks_ahead or self._brisk < self._many:
+        if not self._looks_ahead or self._brisk < max(self._many, BRISK_MIN):
             return self.free
         room = self.free + self._many - len(self._ahead)
         # One by one, claims ahead would be as many statements as runs.

@@ -80,8 +80,12 @@ class RunWorker:
         self.owner_id = f"worker-{new_id()}"
         self._sticky = None if sticky_ttl_s is None else Stickiness(runs.journal.store, self.owner_id, sticky_ttl_s)
         self._running: dict[asyncio.Task[None], str] = {}
-        patience_s = min(AHEAD_S, self._lease_ms / 4_000)
-        self._slots = Slots(many, looks_ahead=runs.journal.store.is_apart, patience_s=patience_s)
+        self._slots = Slots(
+            many,
+            # A session would keep to us that we then give back.
+            looks_ahead=runs.journal.store.is_apart and sticky_ttl_s is None,
+            patience_s=min(AHEAD_S, self._lease_ms / 4_000),
+        )
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = False

@@ -9,11 +9,14 @@ import pytest
 
 from holdfast import Done, Holdfast, ambient
 from holdfast.runtime.claims import Taken
-from holdfast.slots import BRISK_S, SETTLING_MAX, Slots
+from holdfast.slots import BRISK_MIN, BRISK_S, SETTLING_MAX, Slots
 from tests.conftest import Opener
 from tests.worker.places import clog, ended, kinds, until, working
 
 MANY = 4
+BRISK = 2 * BRISK_MIN
+"""How many runs end at once in each scene before one stays."""
+ALL = BRISK + 20
 on_postgres = pytest.mark.parametrize("configuration", ["postgres"])
 
 
@@ -36,9 +39,9 @@ def taken(*names: str) -> list[Taken]:
 
 
 def brisk(many: int = MANY, **options: Any) -> Slots:
-    """Slots that have just seen as many brisk handlers as there are."""
+    """Slots that have just seen as many brisk handlers as it takes."""
     slots = Slots(many, **{"looks_ahead": True, **options})
-    for number in range(many):
+    for number in range(max(many, BRISK_MIN)):
         slots.begin(f"brisk-{number}")
         slots.handled(f"brisk-{number}")
         slots.end()
@@ -67,6 +70,21 @@ class TestSlots:
         assert slots.room == MANY - 2
         slots.queue(taken("c"), watch.now)
         assert slots.room == 0, "one by one they would be as many statements as runs"
+
+    def test_a_few_brisk_ones_are_no_reason(self, watch: Watch) -> None:
+        slots = brisk()
+        slots.begin("slow")
+        watch.now += BRISK_S + 0.01
+        slots.handled("slow")
+        for number in range(BRISK_MIN - 1):
+            slots.begin(str(number))
+            slots.handled(str(number))
+            slots.end()
+
+        assert slots.room == slots.free
+        slots.begin("last")
+        slots.handled("last")
+        assert slots.room > slots.free
 
     def test_one_that_takes_its_time_ends_that(self, watch: Watch) -> None:
         slots = brisk()
@@ -157,18 +175,18 @@ class Scene:
 @on_postgres
 async def test_a_backlog_is_claimed_ahead_and_no_more_is_in_handlers_than_there_are_slots(hf: Holdfast) -> None:
     scene = Scene(hf)
-    scene.stay_from = 40
-    first, rest = await scene.make(0, 40), await scene.make(40, 60)
+    scene.stay_from = BRISK
+    first, rest = await scene.make(0, BRISK), await scene.make(BRISK, ALL)
 
     async with working(hf, concurrency=MANY):
-        await until(lambda: len(scene.begun) == 40 + MANY)
+        await until(lambda: len(scene.begun) == BRISK + MANY)
         ahead = await until(scene.active)
         scene.go_on.set()
-        assert await ended(hf, *first, *rest) == ["done"] * 60
+        assert await ended(hf, *first, *rest) == ["done"] * ALL
 
     assert ahead > MANY
     assert scene.most == MANY
-    assert sorted(scene.begun) == list(range(60)), "each once"
+    assert sorted(scene.begun) == list(range(ALL)), "each once"
     assert (await hf.fsck()).problems == ()
 
 
@@ -177,35 +195,35 @@ async def test_a_backlog_is_claimed_ahead_and_no_more_is_in_handlers_than_there_
 async def test_what_waits_behind_slots_that_are_full_is_given_to_whoever_has_some(open_hf: Opener) -> None:
     hf, other = await open_hf(), await open_hf()
     scene, beside = Scene(hf), Scene(other)
-    scene.stay_from = 40
-    first, rest = await scene.make(0, 40), await scene.make(40, 60)
+    scene.stay_from = BRISK
+    first, rest = await scene.make(0, BRISK), await scene.make(BRISK, ALL)
 
     async with working(hf, concurrency=MANY) as worker:
-        await until(lambda: len(scene.begun) == 40 + MANY)
+        await until(lambda: len(scene.begun) == BRISK + MANY)
         await until(lambda: worker._slots.patience(None) is None)
         async with working(other, concurrency=MANY):
-            free = [run_id for run_id, number in zip(rest, range(40, 60), strict=True) if number not in scene.begun]
+            free = [run_id for run_id, number in zip(rest, range(BRISK, ALL), strict=True) if number not in scene.begun]
             assert await ended(other, *free) == ["done"] * len(free)
             scene.go_on.set()
-            assert await ended(hf, *first, *rest) == ["done"] * 60
+            assert await ended(hf, *first, *rest) == ["done"] * ALL
 
     outputs = [(await hf.get_run(run_id)).output for run_id in (*first, *rest)]  # type: ignore[union-attr]
-    assert outputs == [1] * 60, "being passed on is no delivery"
+    assert outputs == [1] * ALL, "being passed on is no delivery"
     given_back = [run_id for run_id in free if "tick_abandoned" in await kinds(hf, run_id)]
     assert 0 < len(given_back) <= MANY, "as many as were ahead, and once each"
-    assert sorted(scene.begun + beside.begun) == list(range(60))
+    assert sorted(scene.begun + beside.begun) == list(range(ALL))
     assert (await hf.fsck()).problems == ()
 
 
 @on_postgres
 async def test_a_worker_that_stops_gives_back_at_once_what_is_ahead(hf: Holdfast) -> None:
     scene = Scene(hf)
-    scene.stay_from = 40
-    await scene.make(0, 40)
-    rest = await scene.make(40, 60)
+    scene.stay_from = BRISK
+    await scene.make(0, BRISK)
+    rest = await scene.make(BRISK, ALL)
 
     async with working(hf, concurrency=MANY, drain_s=30) as worker:
-        await until(lambda: len(scene.begun) == 40 + MANY)
+        await until(lambda: len(scene.begun) == BRISK + MANY)
         worker.stop()
 
         async def only_those_in_handlers() -> bool:
@@ -234,14 +252,17 @@ async def test_a_suspect_that_is_given_back_is_not_waited_for(hf: Holdfast) -> N
     assert await scene.active() == 0
 
 
-@pytest.mark.parametrize("configuration", ["file"])
-async def test_on_a_file_nothing_is_claimed_ahead(hf: Holdfast) -> None:
+@pytest.mark.parametrize("configuration", ["file", "postgres"])
+async def test_on_a_file_and_for_sessions_that_keep_to_a_worker_nothing_is_claimed_ahead(
+    hf: Holdfast, configuration: str
+) -> None:
     scene = Scene(hf)
-    scene.stay_from = 40
-    runs = await scene.make(0, 60)
+    options = {"sticky_ttl_s": 60.0} if configuration == "postgres" else {}
+    scene.stay_from = BRISK
+    runs = await scene.make(0, ALL)
 
-    async with working(hf, concurrency=MANY):
-        await until(lambda: len(scene.begun) == 40 + MANY)
+    async with working(hf, concurrency=MANY, **options):
+        await until(lambda: len(scene.begun) == BRISK + MANY)
         assert await scene.active() == MANY
         scene.go_on.set()
-        assert await ended(hf, *runs) == ["done"] * 60
+        assert await ended(hf, *runs) == ["done"] * ALL

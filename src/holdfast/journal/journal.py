@@ -255,7 +255,9 @@ class Journal:
         created = [state.resolved(at) for state in states]
         for state in {(state.session_id, state.lane): state for state in created}.values():
             await self._promote(state)
-        self._tell_soon([(state, (command.fact,)) for state, (_, command) in zip(created, creations, strict=True)], at)
+        if self._notifier is not None:
+            told = [(state, (command.fact,)) for state, (_, command) in zip(created, creations, strict=True)]
+            self._tell_soon(told, at)
         return created
 
     def check_size(self, *staged: Fact) -> None:
@@ -442,8 +444,7 @@ class Journal:
             await asyncio.shield(self.soon(lanes.promote(self, state.session_id, state.lane)))
 
     def _tell_soon(self, changed: Sequence[tuple[RunState, Sequence[Fact]]], at: int) -> None:
-        if self._notifier is None:
-            return
+        assert self._notifier is not None
         by_queue: dict[str, list[tuple[str, Work]]] = {}
         for state, decided in changed:
             for work in wakeups.due_work(state, decided, at):

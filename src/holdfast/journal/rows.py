@@ -189,8 +189,12 @@ def changes(before: RunState, after: RunState) -> Changes:
         if old is new:
             continue
         _, make = _TABLES[name]
-        puts = [make(after, item) for key, item in new.items() if old.get(key) != item]
-        drops = [key for key in old if key not in new]
+        puts = []
+        for key, item in new.items():
+            known = old.get(key)
+            if known is not item and known != item:
+                puts.append(make(after, item))
+        drops = [key for key in old if key not in new] if old else ()
         if puts:
             found.puts[name] = puts
         if drops:

@@ -182,8 +182,12 @@ def write_shape(members: Sequence[Member], *, tells: bool = False) -> Shape:
     creates = updates = stills = deletes = fences = False
     born = plain = True
     for member in members:
-        puts.update([name for name, rows in member.changes.puts.items() if rows])
-        drops.update([name for name, keys in member.changes.drops.items() if keys])
+        for name, rows in member.changes.puts.items():
+            if rows:
+                puts.add(name)
+        for name, keys in member.changes.drops.items():
+            if keys:
+                drops.add(name)
         fences = fences or bool(member.fences)
         if member.created is not None:
             creates, born = True, born and member.run[BORN.stop :] == UNTOUCHED
