@@ -41,6 +41,7 @@ class Size:
 
 SIZES = {
     "smoke": Size(seconds=0.3, warm_s=0.2, repeats=1, asks=5, history_max=1_000, streams_max=20),
+    "quick": Size(seconds=1.0, warm_s=0.5, repeats=1, asks=100, history_max=100_000),
     "small": Size(seconds=1.2, warm_s=0.6, repeats=2, asks=400, history_max=1_000_000),
     "full": Size(seconds=4.0, warm_s=1.5, repeats=3, asks=1_000, history_max=1_000_000),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import asyncpg
 
@@ -16,8 +18,11 @@ from benchmarks.processes import Broken, playing
 from benchmarks.sides import DONE, Side
 from benchmarks.wire import relayed
 
+T = TypeVar("T")
 RETRIES = 3
 FILL_MIN = 100
+TRACED_S = 1.0
+"""How long round trips are counted."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,11 @@ class Load:
         problem = self.refusal(bench)
         if problem:
             return Measured(self.name, side.name, repeat, problem=problem)
-        values = await self._enough(bench, side)
+        span_s = (bench.size.seconds + bench.size.warm_s) * self.stretch + side.warm_s
+        values = await self._enough(side, span_s, partial(self._costs, bench, side))
         if repeat == 0 and self.is_traced and side.database == POSTGRES:
-            values["round_trips"] = await self._trips(bench, side)
+            span_s = TRACED_S + bench.size.warm_s + side.warm_s
+            values["round_trips"] = await self._enough(side, span_s, partial(self._trips, bench, side))
         return Measured(self.name, side.name, repeat, values)
 
     def refusal(self, bench: Bench) -> str:
@@ -54,16 +61,19 @@ class Load:
             return ""
         return f"{self.history:,} finished runs are for a larger size than this"
 
-    async def _enough(self, bench: Bench, side: Side) -> dict[str, float]:
-        """A slice that ran dry says nothing: it is measured again with more."""
-        span_s = (bench.size.seconds + bench.size.warm_s) * self.stretch + side.warm_s
+    async def _enough(self, side: Side, span_s: float, look: Callable[[int], Awaitable[tuple[int, T]]]) -> T:
+        """What is seen where enough is prepared. A slice that ran dry says nothing: it is measured again with more."""
         for n in self.amounts(side, span_s):
-            async with self.prepared(bench, side, n) as (place, job):
-                before = await place.count(self.question(side))
-                first, last = await self._measured(bench, side, place, job)
-            if not n or last.units - before < n:
-                return difference((first, last))
+            done, seen = await look(n)
+            if not n or done < n:
+                return seen
         raise Broken(f"{side.name}: even {n} prepared runs were not enough")
+
+    async def _costs(self, bench: Bench, side: Side, n: int) -> tuple[int, dict[str, float]]:
+        async with self.prepared(bench, side, n) as (place, job):
+            before = await place.count(self.question(side))
+            first, last = await self._measured(bench, side, place, job)
+        return last.units - before, difference((first, last))
 
     def amounts(self, side: Side, span_s: float) -> Iterator[int]:
         """How many runs to prepare for so long: a guess, and more each time it was not enough."""
@@ -92,11 +102,11 @@ class Load:
         async with playing(*(bench.player(side, role, job) for role in self.roles)) as players:
             return await window(place, sql, players, warm_s=warm_s, seconds=bench.size.seconds * self.stretch)
 
-    async def _trips(self, bench: Bench, side: Side) -> float:
+    async def _trips(self, bench: Bench, side: Side, n: int) -> tuple[int, float]:
         """Counted in a slice of its own, because the relay that counts them costs time."""
-        n = next(self.amounts(side, 2.0))
         async with self.prepared(bench, side, n) as (place, _), relayed(place.url, bench.folder / "wire") as wire:
             sql = self.question(side)
+            before = await place.count(sql)
             through = Job(wire.url, kind=self.kind, n=n)
             async with playing(*(bench.player(side, role, through) for role in self.roles)) as players:
                 trips: list[int] = []
@@ -105,10 +115,10 @@ class Load:
                     sql,
                     players,
                     warm_s=bench.size.warm_s + side.warm_s,
-                    seconds=min(bench.size.seconds, 1.0),
+                    seconds=min(bench.size.seconds, TRACED_S),
                     look=lambda: trips.append(wire.trips),
                 )
-            return (trips[1] - trips[0]) / max(last.units - first.units, 1)
+        return last.units - before, (trips[1] - trips[0]) / max(last.units - first.units, 1)
 
 
 @asynccontextmanager

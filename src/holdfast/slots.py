@@ -22,9 +22,9 @@ AHEAD_S = 0.25
 class Slots:
     """What a worker may begin, and what it may claim.
 
-    A database that works apart from us can look for the next claims while we work on these. Where `looks_ahead`, as many
-    again as there are slots are claimed while handlers are brisk; where they take their time, nothing is held that
-    another worker could begin at once.
+    A database that works apart from us can look for the next claims while we work on these. Where it `looks_ahead`, as
+    many again as there are slots are claimed while handlers are brisk; where they take their time, nothing is held
+    that another worker could begin at once.
     """
 
     def __init__(self, many: int, *, looks_ahead: bool, patience_s: float = AHEAD_S) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -21,11 +22,12 @@ from benchmarks.measuring import Measured, Reading, difference, quantiles
 from benchmarks.peers.growing import REAL
 from benchmarks.peers.holdfast import ROLES as PLAYED
 from benchmarks.places import Meters
-from benchmarks.processes import playing
+from benchmarks.processes import Broken, playing
 from benchmarks.profiles import API, REST, ROLES, SHOWN, WRITER, profile
 from benchmarks.profiles import page as profiles_page
 from benchmarks.report import medians, page
 from benchmarks.scenarios import GROWTH, ROUNDS, SCENARIOS, TURNS
+from benchmarks.scenarios.loads import Load
 from benchmarks.scenarios.turns import Contender
 from benchmarks.sides import DBOS, HOLDFAST, SIDES
 from benchmarks.wire import relayed
@@ -74,6 +76,20 @@ async def test_holdfast_and_its_limits_are_measured_side_by_side(tmp_path: Path)
     assert seen["SSE-1000", "holdfast"]["leave_ms"] > 0
     assert done.header["postgres"]["fsync"] == "on"
     assert read(tmp_path / "results.jsonl") == done
+
+
+async def test_a_slice_that_ran_dry_is_measured_again_with_more() -> None:
+    load = Load("A", ("work",), share=1.0)
+    prepared: list[int] = []
+
+    async def look(n: int, *, enough: int) -> tuple[int, str]:
+        prepared.append(n)
+        return min(n, enough), f"{n} prepared"
+
+    assert await load._enough(HOLDFAST, 1.0, partial(look, enough=HOLDFAST.rate_guess)) == f"{prepared[1]} prepared"
+    assert prepared == [HOLDFAST.rate_guess, HOLDFAST.rate_guess * 3]
+    with pytest.raises(Broken, match="not enough"):
+        await load._enough(HOLDFAST, 1.0, partial(look, enough=1 << 30))
 
 
 async def test_who_is_compared_for_growth_works_by_turns(tmp_path: Path) -> None:
