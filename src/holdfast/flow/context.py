@@ -408,8 +408,7 @@ class FlowContext:
         except Exception as error:
             await self._tick.conclude(scope.said)
             return await self._failed(name, number, attempt + 1, retry, error, irreversible=irreversible)
-        if self._tick.has_spoken:
-            await self._tick.conclude(scope.said)
+        await self._tick.conclude(scope.said)
         told = {"attempt": attempt, "said": tuple(scope.said), "irreversible": irreversible}
         try:
             value, repaired = clean(result)

@@ -77,11 +77,6 @@ class Tick:
             )
         return self._storage
 
-    @property
-    def has_spoken(self) -> bool:
-        """Has anybody said anything in this tick?"""
-        return self._speech is not None
-
     async def conclude(self, said: Seqs) -> None:
         """This speaker has ended; what they said is on disk."""
         if self._speech is not None:

@@ -26,15 +26,15 @@ def payloads(sender: str, topics: Sequence[str]) -> Iterator[str]:
     """
     piece, size = [sender], len(sender.encode())
     for topic in topics:
-        length = len(topic.encode()) + 1
+        length = len(topic.encode())
         if "\n" in topic or length > TOPIC_BYTES_MAX:
             yield sender
             return
-        if size + length > PAYLOAD_BYTES_MAX:
+        if size + 1 + length > PAYLOAD_BYTES_MAX:
             yield "\n".join(piece)
             piece, size = [sender], len(sender.encode())
         piece.append(topic)
-        size += length
+        size += 1 + length
     if len(piece) > 1:
         yield "\n".join(piece)
 
