@@ -48,7 +48,7 @@ HOLDFAST = Side(
     "Holdfast",
     "benchmarks.peers.holdfast",
     _on(
-        "A A2 A-live B enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m E-old"
+        "A A2 A-live B W W2 enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m E-old"
         " F-A F-B slow SSE-live SSE-1000"
     ),
     counts={

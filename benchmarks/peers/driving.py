@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-NOOP, STEPS, FAN_OUT = "noop", "steps", "fan_out"
+NOOP, STEPS, FAN_OUT, WAITS = "noop", "steps", "fan_out", "waits"
+WAIT_S = 0.02
+"""How long a handler of `WAITS` waits for somebody else, as one that asks a model does, only shorter."""
 EVENT = "x" * 200
 BATCH = 500
 CALLERS = 64

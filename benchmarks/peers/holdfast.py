@@ -17,6 +17,8 @@ from benchmarks.peers.driving import (
     NOOP,
     SLOTS,
     STEPS,
+    WAIT_S,
+    WAITS,
     WIDTH,
     WINDOW,
     Job,
@@ -43,12 +45,18 @@ COLD = 3
 def known(hf: Holdfast, job: Job) -> None:
     """The work that all sides do: nothing, three small steps, a hundred children, or talking."""
     tell = told(job)
-    noop, leaf, stream, paced, endless = (Clog(name) for name in (NOOP, LEAF, STREAM, PACED, ENDLESS))
+    names = (NOOP, LEAF, STREAM, PACED, ENDLESS, WAITS)
+    noop, leaf, stream, paced, endless, waits = (Clog(name) for name in names)
 
     @noop.on_advance
     @leaf.on_advance
     async def nothing(input: Any, ctx: Context) -> Done:
         tell()
+        return Done(input)
+
+    @waits.on_advance
+    async def wait(input: Any, ctx: Context) -> Done:
+        await asyncio.sleep(WAIT_S)
         return Done(input)
 
     @stream.on_advance
@@ -83,7 +91,7 @@ def known(hf: Holdfast, job: Job) -> None:
         await ctx.gather(*(ctx.child(LEAF, key=str(number), input=number) for number in range(WIDTH)))
         return input
 
-    hf.register(noop, leaf, stream, paced, endless)
+    hf.register(noop, leaf, stream, paced, endless, waits)
 
 
 async def small() -> dict[str, int]:

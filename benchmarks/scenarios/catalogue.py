@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.bench import SLOW, SQLITE, Bench
 from benchmarks.measuring import Measured
-from benchmarks.peers.driving import STEPS
+from benchmarks.peers.driving import STEPS, WAITS
 from benchmarks.scenarios.fan_out import FanOut
 from benchmarks.scenarios.loads import Load
 from benchmarks.scenarios.streams import Streams
@@ -47,6 +47,8 @@ SCENARIOS = {
         Scenario("A2", "drain no-op runs, 2 workers", RUNS, Load("A2", WORK * 2, share=1.8)),
         Scenario("A-live", "enqueue and drain at once", RUNS, Load("A-live", ("work", "enqueue"), is_traced=True)),
         Scenario("B", "runs with 3 durable steps", RUNS, Load("B", WORK, kind=STEPS, share=0.7, is_traced=True)),
+        Scenario("W", "runs that wait 20 ms, 1 worker", RUNS, Load("W", WORK, kind=WAITS, share=0.7)),
+        Scenario("W2", "runs that wait 20 ms, 2 workers", RUNS, Load("W2", WORK * 2, kind=WAITS, share=1.3)),
         Scenario(
             "enqueue", "enqueue, one by one", RUNS, Load("enqueue", ("enqueue",), counted=CREATED, is_traced=True)
         ),

@@ -168,8 +168,8 @@ class RunWorker:
         while not self._stopping.is_set():
             self._wake.clear()
             self._is_sated = False
-            # One by one, while a run may be next that should be tried alone.
             await self._give_back(self._slots.overdue())
+            # One by one, while a run may be next that should be tried alone.
             asked = min(self._room, 1 if self._aside and self._suspect is None else self._batch)
             hinted, self._is_hinted = self._is_hinted, False
             taken = await self._take(asked) if asked else []
