@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from datetime import timedelta
 
+import msgspec
 import pytest
 
 from holdfast import Holdfast
@@ -39,18 +42,23 @@ async def test_a_run_stands_still_exactly_where_the_rest_of_its_row_does(hf: Hol
     assert found == {True, False}
 
 
-async def test_steps_and_events_leave_the_row_and_it_agrees_with_its_journal(hf: Holdfast) -> None:
-    run = await hf.create_run(session_id="s", clog_id="chat", input=1)
-    other = await hf.create_run(session_id="s", clog_id="chat", input=1)
-    claims = await hf.claim_next(limit=2)
-    before = {each.run_id: await hf.get_run(each.run_id) for each in (run, other)}
+@pytest.mark.parametrize("together", [True, False])
+async def test_events_move_the_revision_and_the_instant_and_nothing_else(
+    hf: Holdfast, clock: FakeClock, together: bool
+) -> None:
+    """Several runs in one commit go another way than one alone."""
+    for _ in range(3):
+        await hf.create_run(session_id="s", clog_id="chat", input=1)
+    claims = await hf.claim_next(limit=3)
+    chosen = claims if together else claims[:1]
+    before = [await hf.get_run(claim.run_id) for claim in chosen]
+    clock.advance(1)
 
-    for claim in claims:
-        await hf.emit(claim, "note", {"a": 1})
+    await asyncio.gather(*(hf.emit(claim, "note", {"a": 1}) for claim in chosen))
 
-    for each in (run, other):
-        now, then = await hf.get_run(each.run_id), before[each.run_id]
-        assert now is not None
+    for then in before:
         assert then is not None
-        assert (now.status, now.rev, now.started_at) == (then.status, then.rev + 1, then.started_at)
+        now = await hf.get_run(then.run_id)
+        moved = {"rev": then.rev + 1, "updated_at": then.updated_at + timedelta(seconds=1)}
+        assert now == msgspec.structs.replace(then, **moved)
     await assert_sound(hf)
