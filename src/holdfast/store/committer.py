@@ -104,12 +104,14 @@ class Committer(Generic[S]):
         database: Database,
         planner: Planner[S],
         on_commit: Callable[[Sequence[Member], bool], None],
+        wanted: Callable[[set[str]], set[str]],
         *,
         grouped: bool = True,
     ) -> None:
         self._database = database
         self._planner = planner
         self._on_commit = on_commit
+        self._wanted = wanted
         self._members_max = BATCH_MEMBERS_MAX if grouped else 1
         self._waiting: list[_Wish[S]] = []
         self._fresh: dict[str, tuple[_Fold[S], int]] = {}
@@ -245,7 +247,7 @@ class Committer(Generic[S]):
         commit_id = ambient.random_bits(62)
         # Alone, its news travels with it. Commits that carry news wait for each other in the database's one queue of
         # them, disk and all, so where there are many they go without and tell afterwards.
-        news = sorted(topics(members)) if len(members) == 1 else ()
+        news = sorted(self._wanted(topics(members))) if len(members) == 1 else ()
         begun = ambient.monotonic()
         try:
             written = await patiently(lambda: self._database.write(members, commit_id, news))

@@ -1,7 +1,8 @@
 """Hints: lossy news that something may be worth a look. Polling alone delivers everything; hints make it quick.
 
 Inside one process a hint is an event. To other processes it travels after the commit, on a connection of its own,
-with whatever gathered while the last one was on its way. A lost hint costs latency, never work.
+with whatever gathered while the last one was on its way; of single runs only while another process watches runs
+(`watchers.py`). A lost hint costs latency, never work.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store.database import Database
 from holdfast.store.newborn import Newborn
 from holdfast.store.types import Busy, OutcomeUnknown
+from holdfast.store.watchers import ASKING, OF_RUNS, SAY_S, SPOKEN, WATCHING, Watchers
 
 EVERYTHING = "*"
 NEWS_MAX = 1_000
@@ -29,6 +31,11 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self.on_news: Callable[[], None] | None = None
         """Called at once, for whoever cannot wait for their turn."""
+
+    @property
+    def watches(self) -> bool:
+        """Is it about single runs, whose commits others keep to themselves unless somebody watches?"""
+        return not self._topics or any(topic.startswith(OF_RUNS) for topic in self._topics)
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be news, False after `timeout` seconds. News that came between two waits is kept."""
@@ -49,6 +56,7 @@ class Listener:
     def retune(self, topics: Iterable[str]) -> None:
         """Listen for these from now on."""
         self._topics = frozenset(topics)
+        self._hints.say_what_is_watched(self)
 
     def close(self) -> None:
         self._hints.forget(self)
@@ -79,20 +87,29 @@ class Hints:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.newborn = Newborn()
+        self._watchers = Watchers()
         self._listeners: set[Listener] = set()
         self._outgoing: set[str] = set()
         self._sender: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where others are heard, once they are."""
+        self._saying: asyncio.TimerHandle | None = None
+        self._is_over = False
 
     async def start(self) -> None:
+        self._watchers, self._is_over = Watchers(), False
         await self._database.listen(self._received)
 
     async def stop(self) -> None:
+        self._is_over = True
+        self._be_silent()
         if self._sender is not None:
             await asyncio.gather(self._sender, return_exceptions=True)
 
     def listen(self, topics: Iterable[str] = ()) -> Listener:
         listener = Listener(self, topics)
         self._listeners.add(listener)
+        self.say_what_is_watched(listener)
         return listener
 
     def forget(self, listener: Listener) -> None:
@@ -102,10 +119,37 @@ class Hints:
         """Tell this process now and the others soon, unless the commit has told them."""
         news = frozenset(topics)
         self._tell(news)
-        if told:
+        if not told:
+            self._tell_others(self._watchers.wanted(news))
+
+    def wanted(self, topics: Iterable[str]) -> set[str]:
+        """Those of these topics that another process may want to hear of."""
+        return self._watchers.wanted(topics)
+
+    def say_what_is_watched(self, listener: Listener) -> None:
+        """Let others know that runs are watched here, if this listener does and nobody said so lately."""
+        if self._loop is None or self._is_over or self._saying is not None or not listener.watches:
             return
-        self._outgoing |= news
-        if self._sender is None:
+        if _loop_here() is self._loop:
+            self._say()
+        else:
+            self._loop.call_soon_threadsafe(self._say)
+
+    def _say(self) -> None:
+        """Say it now, and again for as long as it is true."""
+        self._be_silent()
+        if self._loop is not None and any(listener.watches for listener in tuple(self._listeners)):
+            self._tell_others({WATCHING})
+            self._saying = self._loop.call_later(SAY_S, self._say)
+
+    def _be_silent(self) -> None:
+        if self._saying is not None:
+            self._saying.cancel()
+            self._saying = None
+
+    def _tell_others(self, topics: set[str]) -> None:
+        self._outgoing |= topics
+        if self._outgoing and self._sender is None:
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
@@ -120,7 +164,19 @@ class Hints:
             self._sender = None
 
     def _received(self, topics: Sequence[str]) -> None:
-        self._tell(frozenset(topics) or frozenset({EVERYTHING}))
+        if self._is_over:
+            return
+        self._loop = asyncio.get_running_loop()
+        heard = frozenset(topics)
+        if not heard and self._watchers.unknown():
+            self._tell_others({ASKING})
+        if WATCHING in heard and self._watchers.heard():
+            # They looked before they could be told of what was committed since.
+            self._tell_others({EVERYTHING})
+        if not heard or ASKING in heard:
+            self._say()
+        if heard - SPOKEN or not heard:
+            self._tell(heard - SPOKEN or frozenset({EVERYTHING}))
 
     def _tell(self, topics: frozenset[str]) -> None:
         if EVERYTHING in topics:

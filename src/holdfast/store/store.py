@@ -117,7 +117,7 @@ class Store(Generic[S]):
         self._database = database
         self._planner = planner
         self.hints = Hints(database)
-        self.committer: Committer[S] = Committer(database, planner, self._committed, grouped=grouped)
+        self.committer: Committer[S] = Committer(database, planner, self._committed, self.hints.wanted, grouped=grouped)
         self.claimer = Claimer(database, self.fetch)
         self.appender = Appender(database, self.hints.publish, grouped=grouped)
         self.recorder = Recorder(database)
