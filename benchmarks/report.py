@@ -44,6 +44,9 @@ def page(header: Mapping[str, Any], results: Sequence[Measured], plots: Sequence
         "## Throughput",
         *(f"![{PLOTS[name]}]({name})" for name in plots if name == "throughput.svg"),
         "\n".join(throughput(results)),
+        "## A second worker",
+        "How many times as much two workers do as one, on two databases of one server by turns of less than a second.",
+        "\n".join(second(results)),
         "## Latency",
         *(f"![{PLOTS[name]}]({name})" for name in plots if name == "latency.svg"),
         "\n".join(latency(results)),
@@ -118,6 +121,23 @@ def _ratio(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
 def _ratio_by_cpu(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
     """How many times as much CPU, of side and server, a unit of theirs takes: what a busy machine does not distort."""
     return f"{cpu_us(theirs) / cpu_us(ours):.2f}×" if cpu_us(ours) and cpu_us(theirs) else ""
+
+
+def second(results: Sequence[Measured]) -> list[str]:
+    """What a second worker adds, with the spread of its gain."""
+    lines = ["| scenario | side | one | two | gain | spread |", "|---|---|---:|---:|---:|---:|"]
+    for (scenario, side), values in medians(results).items():
+        if "gain" in values:
+            gains = [
+                each.values["gain"]
+                for each in results
+                if (each.scenario, each.side) == (scenario, side) and "gain" in each.values
+            ]
+            lines.append(
+                f"| {scenario}: {SCENARIOS[scenario].title} | {SIDES[side].title} | {values['rate_of_one']:,.0f} "
+                f"| {values['rate']:,.0f} | {values['gain']:.2f}× | {min(gains):.2f}–{max(gains):.2f} |"
+            )
+    return lines
 
 
 def latency(results: Sequence[Measured]) -> list[str]:

@@ -48,7 +48,7 @@ HOLDFAST = Side(
     "Holdfast",
     "benchmarks.peers.holdfast",
     _on(
-        "A A2 A-live B W W2 enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m E-old"
+        "A A2 A-live B B2 W2 enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m E-old"
         " F-A F-B slow SSE-live SSE-1000"
     ),
     counts={
@@ -57,7 +57,7 @@ HOLDFAST = Side(
         CREATED: "SELECT count(*) FROM holdfast.runs",
         EVENTS: "SELECT coalesce(max(rev), 0) FROM holdfast.runs",
     },
-    rate_guess=6_000,
+    rate_guess=12_000,
 )
 _RAW = {
     DONE: f"SELECT count(*) FROM runs WHERE status = 'done' AND {_NEW}",
@@ -71,16 +71,16 @@ RAW_EACH = Side(
     _on("A A2 A-live B enqueue C C-warm D slow"),
     counts=_RAW,
     mode="each",
-    rate_guess=8_000,
+    rate_guess=12_000,
 )
 RAW_GROUP = Side(
     "raw_group",
     "raw, group commit",
     "benchmarks.peers.raw_postgres",
-    _on("A A2 A-live B enqueue batch C C-warm D E-0 E-100k E-1m E-old slow"),
+    _on("A A2 A-live B B2 enqueue batch C C-warm D E-0 E-100k E-1m E-old slow"),
     counts=_RAW,
     mode="group",
-    rate_guess=30_000,
+    rate_guess=40_000,
 )
 RAW_SQLITE_EACH = Side(
     "raw_sqlite_each",
@@ -129,7 +129,7 @@ ABSURD = Side(
         CREATED: "SELECT count(*) FROM absurd.t_default",
     },
     packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1"),
-    rate_guess=1_200,
+    rate_guess=1_600,
 )
 PROCRASTINATE = Side(
     "procrastinate",
@@ -153,7 +153,7 @@ PGQUEUER = Side(
         CREATED: "SELECT count(*) FROM pgqueuer",
     },
     packages=("pgqueuer[asyncpg]==1.6.0", "uvloop==0.23.0"),
-    rate_guess=12_000,
+    rate_guess=25_000,
 )
 RESTATE = Side(
     "restate",
@@ -168,7 +168,7 @@ RESTATE = Side(
     },
     packages=("restate-sdk==1.2.0", "hypercorn==0.18.0", "httpx==0.28.1"),
     npm=("@restatedev/restate-server@1.7.12",),
-    rate_guess=900,
+    rate_guess=2_000,
     warm_s=1.5,
     database="restate",
     note="keeps its own log on the same disk, not Postgres",

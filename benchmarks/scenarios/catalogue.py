@@ -11,6 +11,7 @@ from benchmarks.peers.driving import STEPS, WAITS
 from benchmarks.scenarios.fan_out import FanOut
 from benchmarks.scenarios.loads import Load
 from benchmarks.scenarios.streams import Streams
+from benchmarks.scenarios.turns import Pair
 from benchmarks.scenarios.waits import Idle, Wait
 from benchmarks.sides import CREATED, EVENTS, Side
 
@@ -44,11 +45,11 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("A", "drain no-op runs, 1 worker", RUNS, Load("A", WORK, share=1.2, is_traced=True)),
-        Scenario("A2", "drain no-op runs, 2 workers", RUNS, Load("A2", WORK * 2, share=1.8)),
+        Scenario("A2", "drain no-op runs, 2 workers", RUNS, Pair(Load("A2", WORK * 2, share=1.5))),
         Scenario("A-live", "enqueue and drain at once", RUNS, Load("A-live", ("work", "enqueue"), is_traced=True)),
         Scenario("B", "runs with 3 durable steps", RUNS, Load("B", WORK, kind=STEPS, share=0.7, is_traced=True)),
-        Scenario("W", "runs that wait 20 ms, 1 worker", RUNS, Load("W", WORK, kind=WAITS, share=0.7)),
-        Scenario("W2", "runs that wait 20 ms, 2 workers", RUNS, Load("W2", WORK * 2, kind=WAITS, share=1.3)),
+        Scenario("B2", "runs with 3 durable steps, 2 workers", RUNS, Pair(Load("B2", WORK * 2, STEPS, share=0.7))),
+        Scenario("W2", "runs that wait 20 ms, 2 workers", RUNS, Pair(Load("W2", WORK * 2, WAITS, share=0.7))),
         Scenario(
             "enqueue", "enqueue, one by one", RUNS, Load("enqueue", ("enqueue",), counted=CREATED, is_traced=True)
         ),

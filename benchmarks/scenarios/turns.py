@@ -1,4 +1,4 @@
-"""Growth: databases with little and with much behind them stand side by side, and a side works on them by turns."""
+"""By turns: what is compared closely stands side by side, and a side works on one of its databases after the other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from statistics import median
 
 from benchmarks.bench import Bench
 from benchmarks.measuring import Measured, Reading, difference, read
@@ -15,7 +17,10 @@ from benchmarks.scenarios.loads import Load
 from benchmarks.sides import Side
 
 ROUNDS = 8
+ROUNDS_OF_A_PAIR = 4
 TURNS_OF_A_SLICE = 3
+RUN_UP_S = 0.2
+"""Whoever stood still finds everything cold, and gives back what it had claimed ahead: that is no part of a turn."""
 LANDING_S = 0.02
 
 
@@ -41,12 +46,18 @@ class Contender:
 
     async def turn(self, seconds: float) -> tuple[Reading, Reading]:
         """A while of work, and what there was before and after it."""
-        meters, cpu_s = await self._place.meters(), sum(player.cpu_s() for player in self._players)
-        first = Reading(time.perf_counter(), self._counted, meters, cpu_s)
-        for player in self._players:
-            player.go_on()
+        self._go_on()
+        await asyncio.sleep(RUN_UP_S)
+        # Counting takes a core for a moment, so nobody works meanwhile; too short a moment to grow cold in.
+        before = await self._halt()
+        first = before._replace(at_s=time.perf_counter())
+        self._go_on()
         await asyncio.sleep(seconds)
         return first, await self._halt()
+
+    def _go_on(self) -> None:
+        for player in self._players:
+            player.go_on()
 
     async def _halt(self) -> Reading:
         for player in self._players:
@@ -75,21 +86,40 @@ async def side_by_side(bench: Bench, loads: Sequence[Load], side: Side, preparat
         return refused
     return refused + [
         Measured(load.name, side.name, preparation * ROUNDS + number, values)
-        for number, seen in enumerate(await _enough(bench, played, side))
+        for number, seen in enumerate(await _enough(bench, played, side, ROUNDS))
         for load, values in zip(played, seen, strict=True)
     ]
 
 
-async def _enough(bench: Bench, loads: Sequence[Load], side: Side) -> list[list[dict[str, float]]]:
+@dataclass(frozen=True)
+class Pair:
+    """What two workers do, and how many times as much that is as one does beside them."""
+
+    two: Load
+
+    async def __call__(self, bench: Bench, side: Side, repeat: int) -> Measured:
+        one = replace(self.two, roles=self.two.roles[:1])
+        rounds = await _enough(bench, [one, self.two], side, ROUNDS_OF_A_PAIR)
+        values = {name: median(two[name] for _, two in rounds) for name in rounds[0][1]}
+        return Measured(self.two.name, side.name, repeat, values | compared(rounds))
+
+
+def compared(rounds: Sequence[Sequence[dict[str, float]]]) -> dict[str, float]:
+    """What one did, and how many times as much two did in the same round: the medians."""
+    gains = [two["rate"] / one["rate"] for one, two in rounds if one["rate"]]
+    return {"rate_of_one": median(one["rate"] for one, _ in rounds)} | ({"gain": median(gains)} if gains else {})
+
+
+async def _enough(bench: Bench, loads: Sequence[Load], side: Side, many_rounds: int) -> list[list[dict[str, float]]]:
     """The values of all loads, round by round; if one ran dry, all are measured again with more."""
     turn_s = bench.size.seconds / TURNS_OF_A_SLICE
-    span_s = turn_s * 2 * ROUNDS + bench.size.warm_s + side.warm_s
+    span_s = (turn_s + RUN_UP_S) * 2 * many_rounds + bench.size.warm_s + side.warm_s
     for amounts in zip(*(load.amounts(side, span_s) for load in loads), strict=True):
         async with AsyncExitStack() as stack:
             contenders = [await _contender(stack, bench, load, side, n) for load, n in zip(loads, amounts, strict=True)]
             for contender in contenders:
                 await contender.begin(bench.size.warm_s + side.warm_s)
-            rounds = [await _round(contenders, turn_s) for _ in range(ROUNDS)]
+            rounds = [await _round(contenders, turn_s) for _ in range(many_rounds)]
             if all(contender.units < n for contender, n in zip(contenders, amounts, strict=True)):
                 return rounds
     raise Broken(f"{side.name}: even {max(amounts)} prepared runs were not enough")

@@ -16,7 +16,7 @@ from benchmarks import outbox_drain
 from benchmarks.__main__ import chosen, families, installed, read, run
 from benchmarks.bench import SIZES, Bench
 from benchmarks.environments import Environments
-from benchmarks.goals import GOALS, Ceiling, Growth, Ratio, Scaled
+from benchmarks.goals import GOALS, Ceiling, Floor, Growth, Ratio, Scaled
 from benchmarks.group_commit import WORKLOADS, table
 from benchmarks.measuring import Measured, Reading, difference, quantiles
 from benchmarks.peers.growing import REAL
@@ -25,10 +25,10 @@ from benchmarks.places import Meters
 from benchmarks.processes import Broken, playing
 from benchmarks.profiles import API, REST, ROLES, SHOWN, WRITER, profile
 from benchmarks.profiles import page as profiles_page
-from benchmarks.report import medians, page
+from benchmarks.report import medians, page, second
 from benchmarks.scenarios import GROWTH, ROUNDS, SCENARIOS, TURNS
 from benchmarks.scenarios.loads import Load
-from benchmarks.scenarios.turns import Contender
+from benchmarks.scenarios.turns import Contender, compared
 from benchmarks.sides import DBOS, HOLDFAST, SIDES
 from benchmarks.wire import relayed
 
@@ -121,8 +121,8 @@ async def test_nobody_works_when_it_is_not_his_turn(tmp_path: Path) -> None:
             first, last = await contender.turn(0.3)
 
     assert begun > 0
-    assert waited == begun == first.units
-    assert last.units == contender.units > begun
+    assert waited == begun
+    assert last.units == contender.units > first.units > begun, "a turn begins when its workers are warm again"
     assert 0.3 <= last.at_s - first.at_s < 0.6
 
 
@@ -240,6 +240,43 @@ def test_what_a_unit_costs_is_seen_over_all_turns_of_a_round() -> None:
     assert (values["rate"], values["units"], values["seconds"]) == (200, 400, 2)
     assert (values["wal_bytes"], values["transactions"]) == (10, 0.05)
     assert (values["side_cpu_us"], values["server_cpu_us"]) == pytest.approx((1_000, 1_000))
+
+
+async def test_two_workers_are_compared_with_one_beside_them(tmp_path: Path) -> None:
+    done = await run("A2", "holdfast", SIZES["smoke"], tmp_path)
+
+    (pair,) = done.results
+    assert (pair.scenario, pair.side, pair.problem) == ("A2", "holdfast", "")
+    assert pair.values["rate"] > 0
+    assert pair.values["rate_of_one"] > 0
+    text = page(done.header, done.results, [])
+    shown = f"{pair.values['rate_of_one']:,.0f} | {pair.values['rate']:,.0f} | {pair.values['gain']:.2f}×"
+    assert f"| A2: drain no-op runs, 2 workers | Holdfast | {shown} |" in text
+
+
+def test_a_second_worker_is_judged_by_the_same_round() -> None:
+    ones, twos = [100.0, 200.0, 50.0], [150.0, 220.0, 100.0]
+    rounds = [[{"rate": one}, {"rate": two}] for one, two in zip(ones, twos, strict=True)]
+
+    assert compared(rounds) == {"rate_of_one": 100, "gain": 1.5}
+    assert compared([[{"rate": 0.0}, {"rate": 5.0}]]) == {"rate_of_one": 0}
+
+
+def test_a_gain_is_shown_with_its_spread() -> None:
+    results = [
+        Measured("B2", side, repeat, {"rate": 10.0, "rate_of_one": 8.0, "gain": gain})
+        for side, gains in (("holdfast", [1.1, 1.3]), ("raw_group", [0.9]))
+        for repeat, gain in enumerate(gains)
+    ]
+
+    lines = second(results)
+
+    assert "| B2: runs with 3 durable steps, 2 workers | Holdfast | 8 | 10 | 1.20× | 1.10–1.30 |" in lines
+    assert "| B2: runs with 3 durable steps, 2 workers | raw, group commit | 8 | 10 | 0.90× | 0.90–0.90 |" in lines
+    (goal,) = (goal for goal in GOALS if isinstance(goal, Floor) and goal.scenario == "B2")
+    assert goal.seen(medians(results)) == pytest.approx(1.2)
+    assert goal.is_met(1.2)
+    assert not goal.is_met(0.99)
 
 
 def test_goals_compare_medians() -> None:

@@ -59,12 +59,10 @@ class Watchers:
 
     def wanted(self, topics: Iterable[str]) -> set[str]:
         """Those of these topics that somebody may want to hear of."""
+        given = set(topics)
         if self.are_there:
-            return set(topics)
-        found: set[str] = set()
-        for topic in topics:
-            if topic.startswith(OF_RUNS):
-                self._kept_back_at = ambient.monotonic()
-            else:
-                found.add(topic)
+            return given
+        found = {topic for topic in given if not topic.startswith(OF_RUNS)}
+        if len(found) < len(given):
+            self._kept_back_at = ambient.monotonic()
         return found
