@@ -246,6 +246,28 @@ async def test_what_was_kept_back_a_moment_ago_is_made_up_for(open_hf: Opener, m
 
 
 @on_postgres
+async def test_who_begins_to_watch_during_a_commit_is_told_of_it(
+    open_hf: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its news was chosen before; some of it travelled with the commit, and the rest is for whoever came since."""
+    hf = await open_hf()
+    sent = Sent(hf, monkeypatch)
+    knows_nobody(hf)
+    write = hf._store.hints._database.write
+
+    async def slow(members: Any, commit_id: int, news: Sequence[str] = ()) -> Any:
+        hf._store.hints._received([WATCHING])
+        return await write(members, commit_id, news)
+
+    monkeypatch.setattr(hf._store.hints._database, "write", slow)
+    await create(hf, run_id="a")
+    await hf._store.hints.stop()
+
+    assert {"run:a", "session:s1"} <= set(sent.topics)
+    assert sent.topics.count("queue:default") == 1
+
+
+@on_postgres
 async def test_whoever_comes_later_is_answered_by_those_who_watch(
     open_hf: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ async def test_an_idle_worker_asks_at_most_twice_a_second(hf: Holdfast) -> None:
 async def test_without_any_hint_work_is_found_by_looking(open_hf: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     hf, other = await open_hf(), await open_hf()
     monkeypatch.setattr(Listener, "tell", lambda self, topics: None)
-    monkeypatch.setattr(Hints, "publish", lambda self, topics, told=False: None)
+    monkeypatch.setattr(Hints, "publish", lambda self, topics, told=(): None)
     hf.register(clog("quick", quick))
 
     async with working(hf):

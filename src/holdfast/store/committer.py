@@ -103,7 +103,7 @@ class Committer(Generic[S]):
         self,
         database: Database,
         planner: Planner[S],
-        on_commit: Callable[[Sequence[Member], bool], None],
+        on_commit: Callable[[Sequence[Member], Sequence[str]], None],
         wanted: Callable[[set[str]], set[str]],
         *,
         grouped: bool = True,
@@ -257,7 +257,7 @@ class Committer(Generic[S]):
             await self._halve(writing, error)
             return
         was_quick = ambient.monotonic() - begun < CROWD_FLIGHT_S * len(members)
-        self._settle(writing, members, written, told=bool(news), was_quick=was_quick)
+        self._settle(writing, members, written, told=news, was_quick=was_quick)
 
     def _member(self, fold: _Fold[S]) -> Member:
         return self._planner.member(fold.before, fold.after, [plan for _, plan, _ in fold.plans])
@@ -289,7 +289,7 @@ class Committer(Generic[S]):
         members: list[Member],
         written: Sequence[Written],
         *,
-        told: bool,
+        told: Sequence[str],
         was_quick: bool,
     ) -> None:
         accepted: list[Member] = []
@@ -313,7 +313,7 @@ class Committer(Generic[S]):
         for fold, at in landed[:first]:
             fold.answer(at)
 
-    def _count(self, accepted: list[Member], intentions: int, told: bool = False) -> None:
+    def _count(self, accepted: list[Member], intentions: int, told: Sequence[str] = ()) -> None:
         self.commits += 1
         self.members += len(accepted)
         self.intentions += intentions

@@ -115,12 +115,12 @@ class Hints:
     def forget(self, listener: Listener) -> None:
         self._listeners.discard(listener)
 
-    def publish(self, topics: Iterable[str], *, told: bool = False) -> None:
-        """Tell this process now and the others soon, unless the commit has told them."""
+    def publish(self, topics: Iterable[str], *, told: Iterable[str] = ()) -> None:
+        """Tell this process now, and the others soon of what the commit has not `told` them."""
         news = frozenset(topics)
         self._tell(news)
-        if not told:
-            self._tell_others(self._watchers.wanted(news))
+        # Asked again: somebody may have begun to watch while it was committed.
+        self._tell_others(self._watchers.wanted(news.difference(told)))
 
     def wanted(self, topics: Iterable[str]) -> set[str]:
         """Those of these topics that another process may want to hear of."""
@@ -173,7 +173,7 @@ class Hints:
         if WATCHING in heard and self._watchers.heard():
             # They looked before they could be told of what was committed since.
             self._tell_others({EVERYTHING})
-        if not heard or ASKING in heard:
+        if ASKING in heard or (not heard and self._saying is None):
             self._say()
         if heard - SPOKEN or not heard:
             self._tell(heard - SPOKEN or frozenset({EVERYTHING}))

@@ -589,7 +589,7 @@ class Store(Generic[S]):
     def listen(self, *topics: str) -> Listener:
         return self.hints.listen(topics)
 
-    def _committed(self, members: Sequence[Member], told: bool = False) -> None:
+    def _committed(self, members: Sequence[Member], told: Sequence[str] = ()) -> None:
         self.hints.publish(topics(members), told=told)
         self.hints.newborn.add(members)
 
