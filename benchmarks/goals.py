@@ -128,6 +128,7 @@ GOALS: Sequence[Ratio | Floor | Ceiling | Scaled | Growth] = (
     Ratio("B", "dbos", 36),
     Ratio("B", "raw_group", 0.2),
     Floor("A2", "gain", 1),
+    Floor("A2-held", "gain", 1),
     Floor("B2", "gain", 1),
     Floor("W2", "gain", 1),
     BATCH,

@@ -48,8 +48,8 @@ HOLDFAST = Side(
     "Holdfast",
     "benchmarks.peers.holdfast",
     _on(
-        "A A2 A-live B B2 W2 enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m E-old"
-        " F-A F-B slow SSE-live SSE-1000"
+        "A A2 A2-held A-live B B2 W2 enqueue batch fan-out C C-warm C-here C-here-warm idle D D-live E-0 E-100k E-1m"
+        " E-old F-A F-B slow SSE-live SSE-1000"
     ),
     counts={
         DONE: f"SELECT count(*) FROM holdfast.runs WHERE status = 'done' AND {_NEW}",

@@ -46,6 +46,12 @@ SCENARIOS = {
     for scenario in (
         Scenario("A", "drain no-op runs, 1 worker", RUNS, Load("A", WORK, share=1.2, is_traced=True)),
         Scenario("A2", "drain no-op runs, 2 workers", RUNS, Pair(Load("A2", WORK * 2, share=1.5))),
+        Scenario(
+            "A2-held",
+            "A2, a fifth of a core for each",
+            RUNS,
+            Pair(Load("A2-held", WORK * 2, share=0.5), core_share=0.2),
+        ),
         Scenario("A-live", "enqueue and drain at once", RUNS, Load("A-live", ("work", "enqueue"), is_traced=True)),
         Scenario("B", "runs with 3 durable steps", RUNS, Load("B", WORK, kind=STEPS, share=0.7, is_traced=True)),
         Scenario("B2", "runs with 3 durable steps, 2 workers", RUNS, Pair(Load("B2", WORK * 2, STEPS, share=0.7))),

@@ -164,6 +164,7 @@ async def open_hf(database_url: str, schema: str) -> Any:
         yield open_and_ask
 
 
+@pytest.mark.clause("W-02")
 @on_postgres
 async def test_nobody_is_told_of_runs_that_nobody_watches(open_hf: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     hf, _ = await open_hf(), await open_hf()
@@ -194,6 +195,7 @@ async def test_after_a_moment_without_an_answer_nobody_is_told(
     assert sent.runs == []
 
 
+@pytest.mark.clause("W-02")
 @on_postgres
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 async def test_whoever_waits_for_a_run_hears_of_its_end(
@@ -378,6 +380,7 @@ async def test_once_it_is_closed_it_says_nothing_more(open_hf: Opener, monkeypat
     await hf._store.hints.stop()
     hf._store.hints._received(())
     hf._store.hints._received([ASKING])
+    hf._store.hints._say()
     hf._store.listen("run:b")
     await asyncio.sleep(0)
 

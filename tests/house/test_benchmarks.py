@@ -126,6 +126,25 @@ async def test_nobody_works_when_it_is_not_his_turn(tmp_path: Path) -> None:
     assert 0.3 <= last.at_s - first.at_s < 0.6
 
 
+async def test_who_is_held_to_a_part_of_a_core_gets_no_more(tmp_path: Path) -> None:
+    load = GROWTH["E-0"]
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ExitStack() as stack:
+        bench = Bench(Environments(tmp_path), SIZES["smoke"], Path(folder), stack)
+        async with (
+            load.prepared(bench, HOLDFAST, 20_000) as (place, job),
+            playing(bench.player(HOLDFAST, "work", job)) as players,
+        ):
+            contender = Contender(place, load.question(HOLDFAST), players, before=0, core_share=0.2)
+            await contender.begin(warm_s=0.3)
+            first, last = await contender.turn(1.0)
+            await asyncio.sleep(0.2)
+            later = players[0].cpu_s()
+
+    assert last.units > first.units
+    assert 0.1 < (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s) < 0.4
+    assert later == last.cpu_s
+
+
 async def test_a_place_can_have_a_history(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ExitStack() as stack:
         bench = Bench(Environments(tmp_path), SIZES["smoke"], Path(folder), stack)

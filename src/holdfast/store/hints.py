@@ -138,7 +138,9 @@ class Hints:
     def _say(self) -> None:
         """Say it now, and again for as long as it is true."""
         self._be_silent()
-        if self._loop is not None and any(listener.watches for listener in tuple(self._listeners)):
+        if self._loop is None or self._is_over:
+            return
+        if any(listener.watches for listener in tuple(self._listeners)):
             self._tell_others({WATCHING})
             self._saying = self._loop.call_later(SAY_S, self._say)
 
