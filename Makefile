@@ -52,7 +52,7 @@ format: $(READY) ## repair what ruff can repair
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: $(READY) ## measure against the field, into docs/benchmarks; 35 to 40 minutes on two cores
+bench: $(READY) ## measure against the field, into docs/benchmarks; 40 to 45 minutes on two cores
 	@$(BIN)/python -m benchmarks --page docs/benchmarks $(ARGS)
 
 bench-quick: $(READY) ## the same in a third of the time, printed: one slice each, and no million of finished runs

@@ -1,6 +1,6 @@
 """All scenarios for all sides, side by side on one Postgres: `.bench/results.jsonl` and a page of ratios.
 
-make bench                                                     # 35 to 40 minutes, pages in docs/benchmarks
+make bench                                                     # 40 to 45 minutes, pages in docs/benchmarks
 python -m benchmarks --only A,B --peers dbos,raw --size small  # a part of it, printed
 """
 
