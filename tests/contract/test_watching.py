@@ -378,6 +378,7 @@ async def test_once_it_is_closed_it_says_nothing_more(open_hf: Opener, monkeypat
     sent = Sent(hf, monkeypatch)
 
     await hf._store.hints.stop()
+    knows_nobody(hf)
     hf._store.hints._received(())
     hf._store.hints._received([ASKING])
     hf._store.hints._say()
