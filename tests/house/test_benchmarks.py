@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -22,7 +24,7 @@ from benchmarks.measuring import Measured, Reading, difference, quantiles
 from benchmarks.peers.growing import REAL
 from benchmarks.peers.holdfast import ROLES as PLAYED
 from benchmarks.places import Meters
-from benchmarks.processes import Broken, playing
+from benchmarks.processes import Broken, Player, playing
 from benchmarks.profiles import API, REST, ROLES, SHOWN, WRITER, profile
 from benchmarks.profiles import page as profiles_page
 from benchmarks.report import medians, page, second
@@ -105,20 +107,30 @@ async def test_who_is_compared_for_growth_works_by_turns(tmp_path: Path) -> None
     }
 
 
-async def test_nobody_works_when_it_is_not_his_turn(tmp_path: Path) -> None:
+@asynccontextmanager
+async def contending(
+    home: Path, **options: Any
+) -> AsyncIterator[tuple[Contender, Player, Callable[[], Awaitable[int]]]]:
+    """A worker that has begun and waits for its turn, its process, and how many runs are done."""
     load = GROWTH["E-0"]
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ExitStack() as stack:
-        bench = Bench(Environments(tmp_path), SIZES["smoke"], Path(folder), stack)
+        bench = Bench(Environments(home), SIZES["smoke"], Path(folder), stack)
         async with (
             load.prepared(bench, HOLDFAST, 20_000) as (place, job),
             playing(bench.player(HOLDFAST, "work", job)) as players,
         ):
-            contender = Contender(place, load.question(HOLDFAST), players, before=0)
+            sql = load.question(HOLDFAST)
+            contender = Contender(place, sql, players, before=0, **options)
             await contender.begin(warm_s=0.3)
-            begun = contender.units
-            await asyncio.sleep(0.3)
-            waited = await place.count(load.question(HOLDFAST))
-            first, last = await contender.turn(0.3)
+            yield contender, players[0], partial(place.count, sql)
+
+
+async def test_nobody_works_when_it_is_not_his_turn(tmp_path: Path) -> None:
+    async with contending(tmp_path) as (contender, _, done):
+        begun = contender.units
+        await asyncio.sleep(0.3)
+        waited = await done()
+        first, last = await contender.turn(0.3)
 
     assert begun > 0
     assert waited == begun
@@ -127,18 +139,10 @@ async def test_nobody_works_when_it_is_not_his_turn(tmp_path: Path) -> None:
 
 
 async def test_who_is_held_to_a_part_of_a_core_gets_no_more(tmp_path: Path) -> None:
-    load = GROWTH["E-0"]
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ExitStack() as stack:
-        bench = Bench(Environments(tmp_path), SIZES["smoke"], Path(folder), stack)
-        async with (
-            load.prepared(bench, HOLDFAST, 20_000) as (place, job),
-            playing(bench.player(HOLDFAST, "work", job)) as players,
-        ):
-            contender = Contender(place, load.question(HOLDFAST), players, before=0, core_share=0.2)
-            await contender.begin(warm_s=0.3)
-            first, last = await contender.turn(1.0)
-            await asyncio.sleep(0.2)
-            later = players[0].cpu_s()
+    async with contending(tmp_path, core_share=0.2) as (contender, worker, _):
+        first, last = await contender.turn(1.0)
+        await asyncio.sleep(0.2)
+        later = worker.cpu_s()
 
     assert last.units > first.units
     assert 0.1 < (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s) < 0.4
