@@ -333,13 +333,15 @@ async def test_who_only_waits_for_work_says_nothing(open_hf: Opener, monkeypatch
 
 @on_postgres
 async def test_whoever_lost_its_connection_asks_again_and_tells_meanwhile(
-    open_hf: Opener, monkeypatch: pytest.MonkeyPatch
+    open_hf: Opener, monkeypatch: pytest.MonkeyPatch, stranger: Any, schema: str
 ) -> None:
     hf = await open_hf()
     sent = Sent(hf, monkeypatch)
     knows_nobody(hf)
+    listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = $1"
 
-    hf._store.hints._received(())
+    await stranger.fetch(listening, f'LISTEN "holdfast:{schema}"')
+    await until(lambda: hf._store.hints._watchers.are_there)
     await create(hf, run_id="a")
     await until(lambda: {ASKING, "run:a"} <= set(sent.topics))
 
